@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +45,7 @@ THRESHOLD, LOW_THRESHOLD = 8_000, 4_000
 TURNS = 200
 FACTS = {1: "fact-1 is harbour", 50: "fact-50 is lantern", 150: "fact-150 is cinnamon"}
 FILLER = "and nothing else of interest " * 28  # 200 tokens
+TURN_TOKENS = 300
 SEEN = "<<find /fact-[0-9]+ is [a-z]+/>>"
 SUMMARIZE = {"text": "Summarize the conversation above"}
 
@@ -167,15 +168,19 @@ def deltas_of(session: Session) -> list[ModelProgress]:
     return deltas
 
 
-def check_requests(recorder: Recorder, *, zdr: bool, turn_tokens: int) -> None:
+def check_requests(recorder: Recorder, session: Session, *, zdr: bool) -> None:
+    """Calls have outputs, nothing is stored with `zdr`, and no request exceeds the threshold by more than a turn."""
     assert [found for body in recorder.bodies() if (found := unpaired(body["input"]))] == []
     assert all(body.get("store") is False for _, body in recorder.sent) == zdr
     counts = recorder.counts()
     assert len(counts) == len(recorder.bodies())
-    assert THRESHOLD // 2 < max(counts) <= THRESHOLD + turn_tokens
+    assert THRESHOLD // 2 < max(counts) <= THRESHOLD + TURN_TOKENS
+    before = [event.tokens_before for event in session[ContextCompacted].all()]
+    assert THRESHOLD <= min(before) <= max(before) <= THRESHOLD + TURN_TOKENS
 
 
 MODES = pytest.mark.parametrize("mode", ["server", "client", "auto"])
+FORMS = pytest.mark.parametrize("mode", ["server", "client"])
 ZDR = pytest.mark.parametrize("zdr", [False, True], ids=["stored", "zdr"])
 
 
@@ -190,7 +195,7 @@ def test_session_of_200_evaluations_stays_below_the_threshold_and_keeps_the_fact
     assert set(answer.text.splitlines()) == set(FACTS.values())
     assert state_of(session).compaction_count == len(session[ContextCompacted].all()) > 4
     assert session[CompactionRebuilt].all() == ()
-    check_requests(recorder, zdr=zdr, turn_tokens=300)
+    check_requests(recorder, session, zdr=zdr)
 
 
 @dataclass(frozen=True)
@@ -198,13 +203,14 @@ class NoParams:
     pass
 
 
-def book() -> Tool[NoParams, str]:
+def book(pages: int = TURNS, on_page: Callable[[int], object] = lambda number: None) -> Tool[NoParams, str]:
     """A tool that reads the next page."""
-    pages = iter(range(1, TURNS + 1))
+    numbers = iter(range(1, pages + 1))
 
     def read_page(params: NoParams, *, context: ToolContext) -> ToolResult[str]:
-        number = next(pages)
-        end = " This is the end of the book." if number == TURNS else ""
+        number = next(numbers)
+        on_page(number)
+        end = " This is the end of the book." if number == pages else ""
         return ToolResult.ok(f"Page {number}: {FACTS.get(number, 'no fact')}. {FILLER}{end}")
 
     return Tool[NoParams, str](name="read_page", description="Read the next page.", handler=read_page)
@@ -222,10 +228,10 @@ def test_evaluation_of_200_tool_calls_stays_below_the_threshold_and_keeps_the_fa
     assert answer.turns == len(session[ToolInvoked].all()) + 1 == TURNS + 1
     assert state_of(session).compaction_count == len(session[ContextCompacted].all()) > 4
     assert session[CompactionRebuilt].all() == ()
-    check_requests(recorder, zdr=zdr, turn_tokens=300)
+    check_requests(recorder, session, zdr=zdr)
 
 
-@MODES
+@FORMS
 def test_workspace_keeps_its_container_and_variables(tmp_path_factory, mode):
     with code_server("local", tmp_path_factory.mktemp("code"), script=SCRIPT) as server:
         recorder, session = Recorder(server, "none"), Session()
@@ -245,6 +251,24 @@ def test_workspace_keeps_its_container_and_variables(tmp_path_factory, mode):
     assert {tool["container"] for declared in tools for tool in declared} == {container.id}
 
 
+@FORMS
+def test_session_with_code_moves_to_another_server(tmp_path, mode):
+    """Calls in a container of the first server stay in the history; code runs in a new one."""
+    with (
+        code_server("local", tmp_path / "one", script=SCRIPT) as one,
+        code_server("local", tmp_path / "two", script=SCRIPT) as two,
+    ):
+        session, config = Session(), CompactionConfig(threshold_tokens=2_000, mode=mode, zdr_mode=True)
+        answers: list[str] = []
+        for server in (one, two):
+            with Recorder(server, "none").adapter(config, hosted_tools=CODE) as adapter:
+                task = prompt(f"Please run code. {FILLER}")
+                answers += [adapter.evaluate(task, session=session).text for _ in range(10)]
+
+    assert answers == 2 * [f"n is {number};\n" for number in range(1, 11)]
+    assert len(session[CompactionRebuilt].all()) == 1
+
+
 def rotate_keys(server: Server) -> None:
     command = [sys.executable, "-m", "antwort", "keys", "rotate-compaction", "--config", "antwort.yaml", "--keep", "1"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
@@ -257,7 +281,7 @@ def is_refused(server: Server, key: str, session: Session) -> bool:
         return _count(client, {"input": list(state_of(session).window)}) is None
 
 
-@MODES
+@FORMS
 @pytest.mark.parametrize("stream", [False, True], ids=["blocking", "stream"])
 def test_dropped_key_leads_to_one_rebuild(mode, stream, tmp_path):
     with keyed_server(tmp_path) as server:
@@ -281,7 +305,45 @@ def test_dropped_key_leads_to_one_rebuild(mode, stream, tmp_path):
     assert bool(deltas) == stream
 
 
-@MODES
+@FORMS
+def test_key_is_dropped_during_an_evaluation(mode, tmp_path):
+    with keyed_server(tmp_path) as server:
+        session, recorder = Session(), Recorder(server, server.keys["a"])
+
+        def drop_key(number: int) -> None:
+            if number == 100:
+                rotate_keys(server)
+                with server.client(server.keys["a"]) as client:
+                    wait_until(lambda: _count(client, recorder.bodies()[-1]) is None)
+
+        config = CompactionConfig(threshold_tokens=LOW_THRESHOLD, mode=mode, zdr_mode=True)
+        with recorder.adapter(config, max_turns=130) as adapter:
+            answer = adapter.evaluate(prompt("Read the book.", tools=[book(120, drop_key)]), session=session)
+            counts = recorder.counts()
+
+    assert set(answer.text.splitlines()) == {FACTS[1], FACTS[50]}
+    assert len(session[CompactionRebuilt].all()) == 1
+    assert max(counts) <= LOW_THRESHOLD + TURN_TOKENS
+    assert [found for body in recorder.bodies() if (found := unpaired(body["input"]))] == []
+
+
+def test_dropped_key_of_encrypted_reasoning(tmp_path):
+    """There is no compaction item yet, but the reasoning items of a stateless client are encrypted too."""
+    with keyed_server(tmp_path) as server:
+        session, recorder = Session(), Recorder(server, server.keys["a"])
+        config = CompactionConfig(threshold_tokens=100_000, zdr_mode=True)
+        with recorder.adapter(config) as adapter:
+            adapter.evaluate(prompt("Read the book.", tools=[book(5)]), session=session)
+            rotate_keys(server)
+            wait_until(lambda: is_refused(server, server.keys["a"], session))
+            answer = adapter.evaluate(prompt("Now report."), session=session)
+
+    assert answer.text == FACTS[1]
+    assert len(session[CompactionRebuilt].all()) == 1
+    assert session[ContextCompacted].all() == ()
+
+
+@FORMS
 def test_session_moves_to_another_server(recorder, other_server, mode):
     """Only the base URL changes. Back at the first server, the items of the second are dead."""
     session = Session()
@@ -297,12 +359,12 @@ def test_session_moves_to_another_server(recorder, other_server, mode):
     assert set(answer.text.splitlines()) == set(FACTS.values())
     assert len(session[CompactionRebuilt].all()) == 2
     assert not any(event.truncated for event in session[CompactionRebuilt].all())
-    assert max(*recorder.counts(), *elsewhere.counts()) <= LOW_THRESHOLD + 300
+    assert max(*recorder.counts(), *elsewhere.counts()) <= LOW_THRESHOLD + TURN_TOKENS
     assert len(recorder.bodies()) - len(recorder.counts()) == 1  # refused
     assert len(elsewhere.bodies()) - len(elsewhere.counts()) == 1
 
 
-@MODES
+@FORMS
 def test_window_of_another_tenant_is_rebuilt(server, recorder, mode):
     session = Session()
     config = CompactionConfig(threshold_tokens=LOW_THRESHOLD, mode=mode, zdr_mode=True)
@@ -326,7 +388,7 @@ class Report:
     seen: str
 
 
-@MODES
+@FORMS
 @pytest.mark.parametrize("stream", [False, True], ids=["blocking", "stream"])
 def test_structured_output_after_compactions(recorder, mode, stream):
     session = Session()
@@ -342,7 +404,7 @@ def test_structured_output_after_compactions(recorder, mode, stream):
     assert bool(deltas) == stream
 
 
-@MODES
+@FORMS
 def test_model_that_refuses_to_summarize(recorder, mode):
     """An extract takes the place of the summary: the session goes on, and its newest part is intact."""
     session = Session()
@@ -356,10 +418,10 @@ def test_model_that_refuses_to_summarize(recorder, mode):
 
     assert FACTS[150] in answer.text
     assert state_of(session).compaction_count > 3
-    assert max(recorder.counts()) <= THRESHOLD + 300
+    assert max(recorder.counts()) <= THRESHOLD + TURN_TOKENS
 
 
-@MODES
+@FORMS
 def test_snapshot_before_a_compaction_can_be_restored_after_it(recorder, mode):
     session = Session()
     config = CompactionConfig(threshold_tokens=2_000, mode=mode)

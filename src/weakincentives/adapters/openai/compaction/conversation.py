@@ -84,9 +84,11 @@ class ConversationCompactor:
         """Note the tokens of the request; after the last response of the evaluation, compact and keep the window."""
         manager = self._manager
         tokens = reply.usage.input_tokens or manager.estimate(self._history.items)
+        self._has_new_compaction = any(is_encrypted(cast("Wire", item)) for item in reply.items)
+        if self._has_new_compaction:
+            tokens = min(tokens, self._tokens_before_compaction())
         self._accepted = len(self._history.items)
         self._tokens, self._is_sum = tokens, bool(reply.native_calls)
-        self._has_new_compaction = any(is_encrypted(cast("Wire", item)) for item in reply.items)
         if self._has_new_compaction:
             manager.support.context_management = True
         elif not self._is_sum:
@@ -130,6 +132,12 @@ class ConversationCompactor:
             self._replace(self._manager.compact(self._history.items))
         except CompactionError as error:
             _logger.warning("not compacted; the next evaluation with this session tries again: %s", error)
+
+    def _tokens_before_compaction(self) -> int:
+        """An estimate of what the provider has compacted. The usage of the response includes the summary."""
+        known = 0 if self._is_sum else self._tokens
+        new = self._history.items[self._accepted if known else 0 :]
+        return max(known + self._manager.estimate(new), self._manager.config.threshold_tokens)
 
     def _absorb(self) -> None:
         self._has_new_compaction = False
