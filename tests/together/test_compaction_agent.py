@@ -53,6 +53,7 @@ SCRIPT = {
     "answers": [
         {"when": {**SUMMARIZE, "any": "no summaries"}, "reply": [{"refusal": "I will not."}]},
         {"when": SUMMARIZE, "reply": [{"text": SEEN}]},
+        {"when": {"text": "dump it", "turn": 1}, "reply": [{"call": {"name": "dump"}}] * 3},
         {"when": {"output": "end of the book"}, "reply": [{"text": SEEN}]},
         {"when": {"tool": "read_page"}, "reply": [{"reasoning": "Go on."}, {"call": {"name": "read_page"}}]},
         {"when": {"text": "report as JSON"}, "reply": [{"text": '{"seen": "<<find /(?<=fact-1 is )[a-z]+/>>"}'}]},
@@ -454,3 +455,26 @@ def test_snapshot_of_an_earlier_process_continues(recorder):
 
     assert set(answer.text.splitlines()) == {FACTS[1], FACTS[50]}
     assert state_of(session).compaction_count > 4
+
+
+@FORMS
+@ZDR
+def test_outputs_far_above_the_threshold(recorder, mode, zdr):
+    """Three parallel calls return much more than the threshold: one compaction follows, and its size is known."""
+
+    def dump(params: NoParams, *, context: ToolContext) -> ToolResult[str]:
+        return ToolResult.ok(f"{FACTS[50]}. {FILLER * 20}")
+
+    tool = Tool[NoParams, str](name="dump", description="Write everything.", handler=dump)
+    session = Session()
+    with recorder.adapter(CompactionConfig(threshold_tokens=THRESHOLD, mode=mode, zdr_mode=zdr)) as adapter:
+        for _ in range(4):
+            adapter.evaluate(prompt(f"Please dump it. {FACTS[1]}.", tools=[tool]), session=session)
+        answer = adapter.evaluate(prompt("Now report."), session=session)
+
+    assert set(answer.text.splitlines()) == {FACTS[1], FACTS[50]}
+    assert [found for body in recorder.bodies() if (found := unpaired(body["input"]))] == []
+    large = [count for count in recorder.counts() if count > THRESHOLD]
+    assert len(large) == 4
+    before = [event.tokens_before for event in session[ContextCompacted].all()]
+    assert before == pytest.approx(large, rel=0.1)

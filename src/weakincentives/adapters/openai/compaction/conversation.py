@@ -22,6 +22,9 @@ from weakincentives.errors import CompactionError, ProviderFault
 
 _logger = logging.getLogger(__name__)
 
+_PLAIN_DIVISOR = 10
+"""Tokens per byte are measured where at most this part of the request is encrypted."""
+
 
 class ConversationCompactor:
     """Keeps the history of one evaluation below the threshold. It begins with the session's window and the prompt."""
@@ -92,7 +95,9 @@ class ConversationCompactor:
         if self._has_new_compaction:
             manager.support.context_management = True
         elif not self._is_sum:
-            manager.measured(tokens, self._history.size)
+            size = self._history.size
+            is_plain = self._history.encrypted_size * _PLAIN_DIVISOR <= size
+            manager.measured(tokens, size if is_plain else 0)
             if manager.config.mode == "auto" and manager.compacts_on_server and manager.should_compact(tokens):
                 self._note_ignored()
         if not reply.calls and reply.error is None:

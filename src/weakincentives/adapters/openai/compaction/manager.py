@@ -217,7 +217,7 @@ class CompactionManager:
         )
 
     def measured(self, tokens: int, size: int) -> None:
-        """A request with an input of `size` bytes had this many tokens."""
+        """A request with an input of `size` bytes had this many tokens; with 0 the bytes are not comparable."""
         if size > 0:
             self._tokens_per_byte = min(max(tokens / size, _MIN_TOKENS_PER_BYTE), _MAX_TOKENS_PER_BYTE)
         state = self.state
