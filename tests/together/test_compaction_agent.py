@@ -27,6 +27,7 @@ from waiting import wait_until
 
 from weakincentives.adapters.openai import (
     CompactionConfig,
+    CompactionManager,
     CompactionState,
     OpenAIAdapter,
     OpenAIContainerWorkspaceSection,
@@ -169,14 +170,16 @@ def deltas_of(session: Session) -> list[ModelProgress]:
     return deltas
 
 
-def check_requests(recorder: Recorder, session: Session, *, zdr: bool) -> None:
+def check_requests(recorder: Recorder, session: Session, mode: str, *, zdr: bool) -> None:
     """Calls have outputs, nothing is stored with `zdr`, and no request exceeds the threshold by more than a turn."""
     assert [found for body in recorder.bodies() if (found := unpaired(body["input"]))] == []
     assert all(body.get("store") is False for _, body in recorder.sent) == zdr
     counts = recorder.counts()
     assert len(counts) == len(recorder.bodies())
     assert THRESHOLD // 2 < max(counts) <= THRESHOLD + TURN_TOKENS
-    before = [event.tokens_before for event in session[ContextCompacted].all()]
+    compactions = session[ContextCompacted].all()
+    assert {event.mode for event in compactions} == {"client" if mode == "client" else "server"}
+    before = [event.tokens_before for event in compactions]
     assert THRESHOLD <= min(before) <= max(before) <= THRESHOLD + TURN_TOKENS
 
 
@@ -196,7 +199,7 @@ def test_session_of_200_evaluations_stays_below_the_threshold_and_keeps_the_fact
     assert set(answer.text.splitlines()) == set(FACTS.values())
     assert state_of(session).compaction_count == len(session[ContextCompacted].all()) > 4
     assert session[CompactionRebuilt].all() == ()
-    check_requests(recorder, session, zdr=zdr)
+    check_requests(recorder, session, mode, zdr=zdr)
 
 
 @dataclass(frozen=True)
@@ -229,7 +232,7 @@ def test_evaluation_of_200_tool_calls_stays_below_the_threshold_and_keeps_the_fa
     assert answer.turns == len(session[ToolInvoked].all()) + 1 == TURNS + 1
     assert state_of(session).compaction_count == len(session[ContextCompacted].all()) > 4
     assert session[CompactionRebuilt].all() == ()
-    check_requests(recorder, session, zdr=zdr)
+    check_requests(recorder, session, mode, zdr=zdr)
 
 
 @FORMS
@@ -478,3 +481,27 @@ def test_outputs_far_above_the_threshold(recorder, mode, zdr):
     assert len(large) == 4
     before = [event.tokens_before for event in session[ContextCompacted].all()]
     assert before == pytest.approx(large, rel=0.1)
+
+
+@ZDR
+def test_compaction_manager_with_the_sdk_alone(server, zdr):
+    session = Session()
+    config = CompactionConfig(threshold_tokens=LOW_THRESHOLD, model="scripted", zdr_mode=zdr)
+    with server.client(server.keys["a"]) as client:
+        manager = CompactionManager(client, config, session)
+        messages: list[dict[str, Any]] = []
+        for number in range(1, 61):
+            text = f"Step {number}: {FACTS.get(number, 'no fact')}. {FILLER}"
+            messages.append({"role": "user", "content": text})
+            answer = client.responses.create(model="scripted", input=messages, store=not zdr)
+            messages += [item.to_dict() for item in answer.output]
+            if manager.should_compact(answer.usage.input_tokens):
+                messages = manager.compact(messages)
+        manager.compact(messages)  # keeps the messages since the last compaction too
+        later = CompactionManager(client, config, session).inject_encrypted_items(
+            [{"role": "user", "content": "report"}]
+        )
+        last = client.responses.create(model="scripted", input=later, store=not zdr)
+
+    assert set(last.output_text.splitlines()) == {FACTS[1], FACTS[50]}
+    assert manager.state.compaction_count > 2

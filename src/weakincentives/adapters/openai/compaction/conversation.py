@@ -22,8 +22,8 @@ from weakincentives.errors import CompactionError, ProviderFault
 
 _logger = logging.getLogger(__name__)
 
-_PLAIN_DIVISOR = 10
-"""Tokens per byte are measured where at most this part of the request is encrypted."""
+_MIN_MEASURED_BYTES = 2000
+"""Tokens per byte are measured over at least so many bytes."""
 
 
 class ConversationCompactor:
@@ -37,6 +37,7 @@ class ConversationCompactor:
         self._tokens = manager.state.window_tokens
         self._is_sum = False  # whether `_tokens` adds up several model calls of one response
         self._has_new_compaction = False
+        self._first: tuple[int, int] | None = None  # tokens and plain bytes of the first request with this window
         self._tools: Sequence[Wire] = ()
         self._turn = -1
         self._repaired: set[str] = set()
@@ -95,9 +96,8 @@ class ConversationCompactor:
         if self._has_new_compaction:
             manager.support.context_management = True
         elif not self._is_sum:
-            size = self._history.size
-            is_plain = self._history.encrypted_size * _PLAIN_DIVISOR <= size
-            manager.measured(tokens, size if is_plain else 0)
+            manager.measured(tokens)
+            self._calibrate(tokens)
             if manager.config.mode == "auto" and manager.compacts_on_server and manager.should_compact(tokens):
                 self._note_ignored()
         if not reply.calls and reply.error is None:
@@ -138,6 +138,15 @@ class ConversationCompactor:
         except CompactionError as error:
             _logger.warning("not compacted; the next evaluation with this session tries again: %s", error)
 
+    def _calibrate(self, tokens: int) -> None:
+        """Measure tokens per byte by the growth since the first request: tools and encrypted items cancel out."""
+        size = self._history.size - self._history.encrypted_size
+        if self._first is None:
+            self._first = (tokens, size) if any(map(is_encrypted, self._history.items)) else (0, 0)
+        first_tokens, first_size = self._first
+        if size - first_size >= _MIN_MEASURED_BYTES:
+            self._manager.calibrate(tokens - first_tokens, size - first_size)
+
     def _tokens_before_compaction(self) -> int:
         """An estimate of what the provider has compacted. The usage of the response includes the summary."""
         known = 0 if self._is_sum else self._tokens
@@ -175,7 +184,7 @@ class ConversationCompactor:
         """Use another history; it is complete, so all of it can be kept."""
         self._history.replace(items)
         self._accepted = len(items)
-        self._tokens, self._is_sum = 0, False
+        self._tokens, self._is_sum, self._first = 0, False, None
 
     def _note_ignored(self) -> None:
         """The server has accepted `context_management` and not compacted: it ignores unknown parameters."""

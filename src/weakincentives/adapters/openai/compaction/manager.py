@@ -216,13 +216,15 @@ class CompactionManager:
             )
         )
 
-    def measured(self, tokens: int, size: int) -> None:
-        """A request with an input of `size` bytes had this many tokens; with 0 the bytes are not comparable."""
-        if size > 0:
-            self._tokens_per_byte = min(max(tokens / size, _MIN_TOKENS_PER_BYTE), _MAX_TOKENS_PER_BYTE)
+    def measured(self, tokens: int) -> None:
+        """A request with the window had this many input tokens; the first one corrects `tokens_after`."""
         state = self.state
         if state.compaction_count and not state.window_tokens:  # the first request since the compaction
             self.session[CompactionState].seed(replace(state, tokens_after=tokens, window_tokens=tokens))
+
+    def calibrate(self, tokens: int, size: int) -> None:
+        """Plain items of `size` bytes had this many tokens."""
+        self._tokens_per_byte = min(max(tokens / size, _MIN_TOKENS_PER_BYTE), _MAX_TOKENS_PER_BYTE)
 
     def count(self, messages: Sequence[Wire], tools: Sequence[Wire]) -> int:
         """The input tokens of a request with these messages: counted by the server, else estimated."""
