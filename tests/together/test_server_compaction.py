@@ -87,12 +87,16 @@ def test_the_endpoint_compacts_a_stored_chain_and_a_text(api):
 
 
 def test_new_instructions_before_the_item_are_seen(api):
-    item = api.compact(input=[{"role": "developer", "content": "FACT-20"}, *history()])["output"][-1]
-    new = {"role": "developer", "content": "FACT-30"}
+    old, unchanged, new = ({"role": "developer", "content": f"FACT-{number}"} for number in (20, 21, 30))
+    item = api.compact(input=[old, unchanged, *history()])["output"][-1]
 
-    assert text_of(api.create(input=[item, user("recall")])).split() == ["FACT-20", "FACT-1", "FACT-2"]
-    # They replace the instructions of the window, which are in the summary of this model only.
-    assert text_of(api.create(input=[new, item, user("recall")])).split() == ["FACT-30", "FACT-1", "FACT-20", "FACT-2"]
+    def recall(*before: dict[str, Any]) -> list[str]:
+        return text_of(api.create(input=[*before, item, user("recall")])).split()
+
+    assert recall() == ["FACT-20", "FACT-21", "FACT-1", "FACT-2"]
+    assert recall(new) == ["FACT-30", "FACT-20", "FACT-21", "FACT-1", "FACT-2"]
+    # Instructions that are sent again replace those of the window; the summary of this model still has the old ones.
+    assert recall(new, unchanged) == ["FACT-30", "FACT-21", "FACT-1", "FACT-20", "FACT-2"]
 
 
 def test_messages_that_an_earlier_compaction_replaced_do_not_come_back(api):

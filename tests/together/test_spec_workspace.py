@@ -6,6 +6,7 @@ block uses are imported before it, and its absolute paths are moved below a temp
 
 from __future__ import annotations
 
+import hashlib
 import re
 import sqlite3
 from collections.abc import Callable, Mapping
@@ -17,13 +18,14 @@ from typing import Any
 
 import pytest
 from fixtures_code_interpreter import code_server
+from fixtures_server import Server
 from fixtures_workspace import adapter_for, script, write_files
 
 from weakincentives.adapters.openai import OpenAIAdapter, OpenAIContainerWorkspaceSection
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
 from weakincentives.resources import ResourceRegistry
-from weakincentives.runtime import Session, ToolInvoked, WorkspaceSynced
+from weakincentives.runtime import ContextCompacted, PromptExecuted, Session, ToolInvoked, WorkspaceSynced
 
 SPECS = Path(__file__).parents[2].parent / "shared" / "specs"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -35,7 +37,8 @@ NAMES = """
 from dataclasses import dataclass
 from typing import Any
 from weakincentives.adapters.openai import (
-    OpenAIAdapter, OpenAIContainerWorkspaceSection, OpenAIHostedToolsConfig, ContainerConfig, FileSearchConfig
+    CompactionConfig, ContainerConfig, FileSearchConfig, OpenAIAdapter, OpenAIContainerWorkspaceSection,
+    OpenAIHostedToolsConfig
 )
 from weakincentives.filesystem import InMemoryFilesystem
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult
@@ -53,6 +56,11 @@ print(json.dumps({"summary": f"{len(found)} files", "issues": sorted(found), "su
 COUNT = (
     "import os; names = sorted(os.listdir('/mnt/data/data')); open('/mnt/data/data/names.txt', 'w').write(str(names))"
 )
+DIGESTS = """
+import hashlib, pathlib
+for path in pathlib.Path('/mnt/data/data').iterdir():
+    print(path.name, path.read_text(), hashlib.sha256(path.read_bytes()).hexdigest())
+"""
 
 
 def reply(text: str, turn: int, name: str, **arguments: Any) -> dict[str, Any]:
@@ -66,6 +74,9 @@ ANSWERS = [
     reply("Analyze sales trends", 1, "run_query", sql="SELECT sum(sold) AS total FROM sales"),
     reply("Analyze sales trends", 2, "code_interpreter", code="import json; print(json.dumps({'total': 30}))"),
     reply("List the data", 1, "code_interpreter", code="import os; print(sorted(os.listdir('/mnt/data/data')))"),
+    reply("Compute the digests", 1, "code_interpreter", code=DIGESTS),
+    {"when": {"text": "Summarize the conversation above"}, "reply": [{"text": "Digests: <<find /[0-9a-f]{64}/>>"}]},
+    {"when": {"text": "Repeat all"}, "reply": [{"text": "<<find /[0-9a-f]{64}/>>"}]},
     {"reply": [{"text": "<<output>>"}]},
 ]
 
@@ -75,7 +86,10 @@ def server(tmp_path_factory):
     """antwort instead of OpenAI, with a model of the name in the stories."""
     models = {MODEL: {"kind": "scripted", "script": "script.yaml"}}
     directory = tmp_path_factory.mktemp("antwort")
-    with code_server("local", directory, script={**script({}), "answers": ANSWERS}, models=models) as running:
+    everything = {"level": "debug"}
+    with code_server(
+        "local", directory, script={**script({}), "answers": ANSWERS}, models=models, log=everything
+    ) as running:
         yield running
 
 
@@ -119,27 +133,21 @@ def test_story_1_portable_code_review(run_block, tmp_path, capsys):
     assert not defined["workspace"].temp_dir.exists()
 
 
+def analysis_prompt(task: str, workspace: Any) -> Prompt[Any]:
+    section = MarkdownSection(title="Task", key="task", template=task)
+    return Prompt(PromptTemplate(ns="analysis", key="task", sections=[section, workspace]))
+
+
 def test_story_2_long_running_analysis(run_block, tmp_path):
-    """Without compaction."""
     write_files(tmp_path / "data/analysis", {"one.csv": "1", "two.csv": "2"})
     session = Session()
     answers: list[Any] = []
 
-    def create_analysis_prompt(task: str, workspace: Any) -> Prompt[Any]:
-        section = MarkdownSection(title="Task", key="task", template=task)
-        return Prompt(PromptTemplate(ns="analysis", key="task", sections=[section, workspace]))
-
-    compaction = """    compaction=CompactionConfig(
-        threshold_tokens=100_000,
-        zdr_mode=True,  # Compliance requirement
-    ),
-"""
     defined = run_block(
         "for task in analysis_tasks:",
-        replace={compaction: ""},
         session=session,
         analysis_tasks=["Please count the files.", "And how many were there?"],
-        create_analysis_prompt=create_analysis_prompt,
+        create_analysis_prompt=analysis_prompt,
         process_results=answers.append,
     )
 
@@ -148,6 +156,63 @@ def test_story_2_long_running_analysis(run_block, tmp_path):
     (synced,) = session[WorkspaceSynced].all()
     assert (synced.added, synced.unchanged) == (("data/names.txt",), 2)
     assert not defined["workspace"].temp_dir.exists()
+
+
+def row_counts(server: Server) -> dict[str, int]:
+    """The number of rows of each table of the server's database."""
+    with closing(sqlite3.connect(server.directory / ".antwort" / "antwort.db")) as database:
+        tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: database.execute(f'SELECT count(*) FROM "{name}"').fetchone()[0] for name in tables}  # noqa: S608 - names from the database
+
+
+def files_with(server: Server, *texts: str) -> list[tuple[str, str]]:
+    """The files of the server that contain one of these texts: database, blobs, keys, logs, temporary files."""
+    files = [path for path in server.directory.rglob("*") if path.is_file()]
+    assert {"antwort.db", "log"} <= {path.name for path in files}
+    return [(path.name, text) for path in files for text in texts if text.encode() in path.read_bytes()]
+
+
+LOW_THRESHOLD = "threshold_tokens=1_000"
+
+
+@pytest.mark.parametrize("threshold", ["threshold_tokens=100_000", LOW_THRESHOLD, f"{LOW_THRESHOLD}, mode='client'"])
+def test_story_2_leaves_nothing_on_the_server(run_block, server, tmp_path, threshold):
+    """The story with strings that occur nowhere else, as written and with a threshold that is exceeded."""
+    in_prompt, in_file, in_name = (hashlib.sha256(f"{part} {threshold}".encode()).hexdigest() for part in "123")
+    in_output = hashlib.sha256(in_file.encode()).hexdigest()  # made by the code in the container
+    write_files(tmp_path / "data/analysis", {f"{in_name}.csv": in_file})
+    before = row_counts(server)
+    session = Session()
+    answers: list[str] = []
+    session.dispatcher.subscribe(PromptExecuted, lambda event: answers.append(event.result.text))
+
+    run_block(
+        "for task in analysis_tasks:",
+        replace={"threshold_tokens=100_000": threshold},
+        session=session,
+        analysis_tasks=[
+            *(f"Remember {in_prompt}. This is part {number}{' of many' * 60}." for number in range(12)),
+            "Compute the digests.",
+            "Repeat all.",
+        ],
+        create_analysis_prompt=analysis_prompt,
+        process_results=lambda output: None,
+    )
+
+    (invoked,) = session[ToolInvoked].all()
+    assert invoked.result.message.split()[:3] == [in_name + ".csv", in_file, in_output]
+    assert {in_prompt, in_file, in_name, in_output} <= set(answers[-1].split())
+    compactions = len(session[ContextCompacted].all())
+    assert compactions > 1 if LOW_THRESHOLD in threshold else compactions == 0
+    with server.client() as client:
+        assert list(client.containers.list()) == []
+    assert row_counts(server) == before
+    assert files_with(server, in_prompt, in_file, in_output) == []
+    server.stop()  # until then, SQLite's log has the names of files in containers that existed
+    try:
+        assert files_with(server, in_prompt, in_file, in_output, in_name) == []
+    finally:
+        server.start()
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from antwort.api.ids import new_id
 from antwort.api.items import Item
 from antwort.api.requests import CreateResponse, check, check_input
 from antwort.api.responses import CompactedResponse, Response, ResponseError, Usage, initial_response
+from antwort.api.token_estimate import estimate_item
 from antwort.api.tools import ToolDeclaration, tool_type
 from antwort.config import CompactionSettings
 from antwort.engine.attachments import Attacher
@@ -173,6 +174,9 @@ class Engine:
         threshold = _threshold(None if managed is None else managed.compact_threshold, settings, chosen)
         budgets = Budgets(settings.summary_tokens, settings.user_message_tokens, settings.tool_output_tokens)
         is_client_managed = request.previous_response_id is None and request.conversation is None and managed is None
+        if managed is None:  # the history was too long for its client, whose threshold is not known
+            size = max(_MIN_HISTORY_TOKENS, sum(map(estimate_item, context.history)))
+            budgets = budgets.within_history(size)
         compactor = Compactor(
             sealer,
             summary_model.upstream_name,
@@ -238,6 +242,8 @@ class Engine:
 
 _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _WINDOW_SHARE = 0.75
+_MIN_HISTORY_TOKENS = 4_000
+"""A compaction without a threshold has at least the budgets of a history of this size."""
 
 
 def _threshold(requested: int | None, settings: CompactionSettings, chosen: ChosenModel) -> int:

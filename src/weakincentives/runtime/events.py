@@ -198,7 +198,8 @@ class ContextCompacted(_Event):
     """A compaction replaced the history of a conversation by a shorter window.
 
     `tokens_before` are the input tokens of the last request before it; `tokens_after` is an estimate. `usage` is the
-    cost of the compaction request; with mode "server" the response includes it, and `usage` is zero.
+    cost of the compaction request. With mode "server" `tokens_before` is an estimate too, and `usage` is zero: the
+    usage of the response includes the compaction.
     """
 
     mode: CompactionMode

@@ -70,6 +70,10 @@ class Budgets(Struct, frozen=True):
             min(self.summary, threshold // 4), min(self.users, threshold // 4), min(self.calls, threshold // 8)
         )
 
+    def within_history(self, tokens: int) -> Budgets:
+        """Budgets for a history whose client asks for a compaction: most of the user's messages stay."""
+        return Budgets(min(self.summary, tokens // 4), min(self.users, tokens // 2), min(self.calls, tokens // 8))
+
 
 @dataclass(frozen=True)
 class Retained:

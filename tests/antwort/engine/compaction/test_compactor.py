@@ -374,9 +374,9 @@ rounds = st.lists(
 
 def with_own_instructions(kept: Sequence[Item], window: Sequence[Item]) -> list[Item]:
     """The window with the instructions of a client that keeps the history, if it has any."""
-    instructions = [item for item in kept if is_instruction(item)]
+    instructions = {message_digest(item): item for item in kept if is_instruction(item)}
     rest = [item for item in window if not is_instruction(item)]
-    return [*instructions, *rest] if instructions else list(window)
+    return [*instructions.values(), *rest] if instructions else list(window)
 
 
 @given(rounds)

@@ -22,6 +22,9 @@ from weakincentives.errors import CompactionError, ProviderFault
 
 _logger = logging.getLogger(__name__)
 
+_MIN_MEASURED_BYTES = 2000
+"""Tokens per byte are measured over at least so many bytes."""
+
 
 class ConversationCompactor:
     """Keeps the history of one evaluation below the threshold. It begins with the session's window and the prompt."""
@@ -34,6 +37,7 @@ class ConversationCompactor:
         self._tokens = manager.state.window_tokens
         self._is_sum = False  # whether `_tokens` adds up several model calls of one response
         self._has_new_compaction = False
+        self._first: tuple[int, int] | None = None  # tokens and plain bytes of the first request with this window
         self._tools: Sequence[Wire] = ()
         self._turn = -1
         self._repaired: set[str] = set()
@@ -84,13 +88,16 @@ class ConversationCompactor:
         """Note the tokens of the request; after the last response of the evaluation, compact and keep the window."""
         manager = self._manager
         tokens = reply.usage.input_tokens or manager.estimate(self._history.items)
+        self._has_new_compaction = any(is_encrypted(cast("Wire", item)) for item in reply.items)
+        if self._has_new_compaction:
+            tokens = min(tokens, self._tokens_before_compaction())
         self._accepted = len(self._history.items)
         self._tokens, self._is_sum = tokens, bool(reply.native_calls)
-        self._has_new_compaction = any(is_encrypted(cast("Wire", item)) for item in reply.items)
         if self._has_new_compaction:
             manager.support.context_management = True
         elif not self._is_sum:
-            manager.measured(tokens, self._history.size)
+            manager.measured(tokens)
+            self._calibrate(tokens)
             if manager.config.mode == "auto" and manager.compacts_on_server and manager.should_compact(tokens):
                 self._note_ignored()
         if not reply.calls and reply.error is None:
@@ -131,6 +138,21 @@ class ConversationCompactor:
         except CompactionError as error:
             _logger.warning("not compacted; the next evaluation with this session tries again: %s", error)
 
+    def _calibrate(self, tokens: int) -> None:
+        """Measure tokens per byte by the growth since the first request: tools and encrypted items cancel out."""
+        size = self._history.size - self._history.encrypted_size
+        if self._first is None:
+            self._first = (tokens, size) if any(map(is_encrypted, self._history.items)) else (0, 0)
+        first_tokens, first_size = self._first
+        if size - first_size >= _MIN_MEASURED_BYTES:
+            self._manager.calibrate(tokens - first_tokens, size - first_size)
+
+    def _tokens_before_compaction(self) -> int:
+        """An estimate of what the provider has compacted. The usage of the response includes the summary."""
+        known = 0 if self._is_sum else self._tokens
+        new = self._history.items[self._accepted if known else 0 :]
+        return max(known + self._manager.estimate(new), self._manager.config.threshold_tokens)
+
     def _absorb(self) -> None:
         self._has_new_compaction = False
         self._replace(self._manager.absorb(self._history.items, self._tokens))
@@ -162,7 +184,7 @@ class ConversationCompactor:
         """Use another history; it is complete, so all of it can be kept."""
         self._history.replace(items)
         self._accepted = len(items)
-        self._tokens, self._is_sum = 0, False
+        self._tokens, self._is_sum, self._first = 0, False, None
 
     def _note_ignored(self) -> None:
         """The server has accepted `context_management` and not compacted: it ignores unknown parameters."""

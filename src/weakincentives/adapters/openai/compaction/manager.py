@@ -62,6 +62,8 @@ _TOKENS_PER_BYTE = 0.25  # of English text and JSON, until a response shows the 
 _MIN_TOKENS_PER_BYTE, _MAX_TOKENS_PER_BYTE = 0.05, 0.75  # a response also counts its tools, which are not measured
 _GROWTH_DIVISOR = 10
 """A window that stays above the threshold is compacted again when it has grown by this part of the threshold."""
+_PART_DIVISOR = 2
+"""A history that is compacted in parts is divided into parts of this fraction of the threshold."""
 _TRUNCATED = "(The part of this conversation before this message is no longer available.)"
 
 
@@ -214,13 +216,15 @@ class CompactionManager:
             )
         )
 
-    def measured(self, tokens: int, size: int) -> None:
-        """A request with an input of `size` bytes had this many tokens."""
-        if size > 0:
-            self._tokens_per_byte = min(max(tokens / size, _MIN_TOKENS_PER_BYTE), _MAX_TOKENS_PER_BYTE)
+    def measured(self, tokens: int) -> None:
+        """A request with the window had this many input tokens; the first one corrects `tokens_after`."""
         state = self.state
         if state.compaction_count and not state.window_tokens:  # the first request since the compaction
             self.session[CompactionState].seed(replace(state, tokens_after=tokens, window_tokens=tokens))
+
+    def calibrate(self, tokens: int, size: int) -> None:
+        """Plain items of `size` bytes had this many tokens."""
+        self._tokens_per_byte = min(max(tokens / size, _MIN_TOKENS_PER_BYTE), _MAX_TOKENS_PER_BYTE)
 
     def count(self, messages: Sequence[Wire], tools: Sequence[Wire]) -> int:
         """The input tokens of a request with these messages: counted by the server, else estimated."""
@@ -247,11 +251,15 @@ class CompactionManager:
             return self._compact_once(items, tokens)
         except ProviderFault as fault:
             covered = self._covered(items)
-            parts = chunks(items[covered:], self._item_tokens, self.config.threshold_tokens)
+            parts = self._parts(items[covered:])
             if not is_too_long(fault) or len(parts) < 2:  # noqa: PLR2004 - one part is what was too long
                 raise
         parts[0] = [*items[:covered], *parts[0]]
         return [*self._compact_parts(parts[:-1]), *parts[-1]]
+
+    def _parts(self, items: list[Wire]) -> list[list[Wire]]:
+        """The items in parts; each is below the threshold together with the window of the parts before it."""
+        return chunks(items, self._item_tokens, self.config.threshold_tokens / _PART_DIVISOR)
 
     def _compact_parts(self, parts: list[list[Wire]]) -> list[Wire]:
         """Compact the parts one after the other, each together with the window before it."""
@@ -307,7 +315,8 @@ class CompactionManager:
 
         None if it has several parts and the server has no endpoint. The session is unchanged unless this succeeds.
         """
-        *older, last = chunks(transcript, self._item_tokens, self.config.threshold_tokens) or [[]]
+        is_short = self.estimate(transcript) <= self.config.threshold_tokens
+        *older, last = [transcript] if is_short else self._parts(transcript)
         if older and self.support.endpoint is False:
             return None
         try:

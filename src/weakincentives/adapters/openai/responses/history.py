@@ -45,6 +45,12 @@ class RequestHistory:
         """The bytes of the encoded items."""
         return sum(map(len, self._encoded))
 
+    @property
+    def encrypted_size(self) -> int:
+        """The bytes of the encoded items with encrypted content, whose length says little about their tokens."""
+        pairs = zip(self._items, self._encoded, strict=True)
+        return sum(len(encoded) for item, encoded in pairs if item.get("encrypted_content"))
+
     def append(self, item: Wire) -> None:
         """Append an input item."""
         self._encoded.append(encode_json(item))

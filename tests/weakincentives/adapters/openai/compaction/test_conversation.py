@@ -522,7 +522,7 @@ def test_compaction_that_is_too_long_is_done_in_parts(api):
 
     assert evaluate(api, Session(), config).text == "saw 3"
 
-    assert api.order == ["responses", "responses", "responses", *["compact"] * 3, "responses"]
+    assert api.order == ["responses", "responses", "responses", *["compact"] * 4, "responses"]
     assert kinds(api.bodies[-1]["input"]) == ["message", "compaction", "function_call", "function_call_output"]
     assert api.unpaired == []
 

@@ -403,7 +403,7 @@ def test_tokens_are_counted_by_the_server_else_estimated(api, client):
     assert manager.count(HISTORY, tools) == tokens(HISTORY)
     assert api.requests[0].body == {"model": "a-model", "input": HISTORY, "tools": tools}
     api.routes["POST /responses/input_tokens"] = lambda _: error(404, "no")
-    manager.measured(300, 600)
+    manager.calibrate(300, 600)
     assert manager.count([user("a" * 500)], []) == pytest.approx(280, abs=10)
     manager.count(HISTORY, [])
     assert len(api.requests) == 2, "a missing endpoint is not asked again"
@@ -413,7 +413,7 @@ def test_tokens_after_a_compaction_are_corrected_by_the_next_response(client):
     manager = manage(client)
     manager.compact(HISTORY)
 
-    manager.measured(321, 1000)
-    manager.measured(400, 1000)
+    manager.measured(321)
+    manager.measured(400)
 
     assert manager.state.tokens_after == 321

@@ -157,6 +157,7 @@ def test_replaced_history_takes_the_outputs_of_open_calls():
     output = {"type": "function_call_output", "call_id": "c1", "output": "done"}
     assert history.items == items_of(history) == [sealed, call, output, message("user", "More.")]
     assert history.size == len(history.body(b"{}")) - len(history.items) + 1 - len(b'{,"input":[]}')
+    assert history.encrypted_size == len(encode_json(sealed))
 
 
 def test_containers_of_calls():
