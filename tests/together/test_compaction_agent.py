@@ -486,7 +486,7 @@ def test_outputs_far_above_the_threshold(recorder, mode, zdr):
 @ZDR
 def test_compaction_manager_with_the_sdk_alone(server, zdr):
     session = Session()
-    config = CompactionConfig(threshold_tokens=LOW_THRESHOLD, model="scripted", zdr_mode=zdr)
+    config = CompactionConfig(threshold_tokens=LOW_THRESHOLD, zdr_mode=zdr)  # no model: that of the server
     with server.client(server.keys["a"]) as client:
         manager = CompactionManager(client, config, session)
         messages: list[dict[str, Any]] = []

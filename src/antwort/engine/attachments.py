@@ -11,47 +11,23 @@ import asyncio
 import base64
 import binascii
 import mimetypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias, cast
+from typing import cast
 from urllib.parse import unquote_to_bytes
 
 from antwort.api import items
+from antwort.api.attached_parts import AttachedPart, PartLocation, attached_parts
 from antwort.api.errors import ApiError, invalid, missing_parameter, not_found
-from antwort.api.items import CustomToolCallOutput, FunctionCallOutput, GivenMessage, InputFile, InputImage, Item, Raw
+from antwort.api.items import InputFile, InputImage, Item, Raw
 from antwort.engine.context import Context
 from antwort.engine.ports import ChosenModel
 from antwort.engine.stores import FileRecord, FileStore, Owner
-
-AttachedPart: TypeAlias = InputImage | InputFile
 
 _IMAGE_MAGIC = ((b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"))
 _URL_SCHEMES = ("http://", "https://", "data:")
 _UNREADABLE_CODES = ("unsupported_file", "file_too_large")
 _TEXT_TYPES = ("text/", "application/json", "application/xml", "application/yaml")
-
-
-class PartLocation(NamedTuple):
-    """The location of a part: its field and index in the item, and its `param` in errors."""
-
-    field: str
-    part_index: int
-    param: str
-
-
-def attached_parts(item: Item, param: str) -> Iterator[tuple[PartLocation, AttachedPart]]:
-    """The images and files of an item."""
-    known = item.known
-    if isinstance(known, GivenMessage):
-        name, parts = "content", known.content
-    elif isinstance(known, (FunctionCallOutput, CustomToolCallOutput)):
-        name, parts = "output", known.output
-    else:
-        return
-    if not isinstance(parts, str):
-        for at, part in enumerate(parts):
-            if isinstance(part, (InputImage, InputFile)):
-                yield PartLocation(name, at, f"{param}.{name}[{at}]"), part
 
 
 async def check_files(given: Sequence[Item], owner: Owner, store: FileStore, param: str) -> None:

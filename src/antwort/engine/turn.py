@@ -24,6 +24,7 @@ from typing import Any, TypeAlias, cast
 
 from antwort.api import events as wire
 from antwort.api import items
+from antwort.api.attached_parts import attached_parts
 from antwort.api.errors import ErrorDetail
 from antwort.api.events import AnyEvent
 from antwort.api.ids import new_id
@@ -31,7 +32,6 @@ from antwort.api.items import Item
 from antwort.api.requests import CreateResponse
 from antwort.api.responses import IncompleteDetails, Response, ResponseError, ResponseStatus, Usage
 from antwort.api.token_estimate import estimate_item
-from antwort.engine.attachments import attached_parts
 from antwort.engine.classify import ClientSide, Offer, ServerSide
 from antwort.engine.compaction.compactor import Compacted, Compactor, SummaryReply
 from antwort.engine.hosted_tools import GuardedCall

@@ -26,7 +26,7 @@ class ResponsesCompaction:
     """Implements the `UpstreamCompaction` port. `is_supported` is None if the upstream has to be asked.
 
     The question is a request with an empty body, which an upstream with the endpoint refuses at no cost. The answer
-    is kept. Rate limits, server errors and silence are no answer: the upstream is then asked again later.
+    is kept. Rate limits, server errors and timeouts decide nothing: the upstream is asked again later.
     """
 
     def __init__(

@@ -9,8 +9,8 @@ from typing import cast
 
 from msgspec import Struct
 
+from antwort.api.attached_parts import PartLocation, attached_parts
 from antwort.api.items import GivenCodeCall, InputFile, Item, Raw
-from antwort.engine.attachments import PartLocation, attached_parts
 
 _MAX_NAME_BYTES = 200
 

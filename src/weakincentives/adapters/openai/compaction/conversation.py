@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import cast
 
 from weakincentives.adapters.openai.compaction.manager import CompactionManager
@@ -60,7 +61,7 @@ class ConversationCompactor:
             items = self._history.items
             length = self._accepted if turn == 0 else len(items)  # a new prompt stays as it is, after the window
             with self._deadline_errors():
-                self._replace([*self._manager.compact(items[:length]), *items[length:]])
+                self._replace([*self._manager.compact(items[:length]), *items[length:]], items[length:])
             self._limits.check_tokens(None)
 
     def repair(self, fault: ProviderFault) -> bool:
@@ -74,10 +75,13 @@ class ConversationCompactor:
             return True
         if is_dead_item(fault):
             if "dead item" in self._repaired:
-                raise self._error("the context could not be decrypted, and was rebuilt in vain", fault)
+                what = "the context was still refused after it was rebuilt; start a new session"
+                raise self._error(what, fault)
             self._repaired.add("dead item")
+            items = self._history.items
             with self._deadline_errors():
-                self._replace(manager.rebuild(self._history.items, fault))
+                self._replace(manager.rebuild(items, fault), items[self._accepted :])
+            self._limits.check_tokens(None)
             return True
         if is_too_long(fault) and "too long" not in self._repaired:
             self._repaired.add("too long")
@@ -176,14 +180,15 @@ class ConversationCompactor:
             window = self._manager.compact(items[:length])
         if window == items[:length]:
             return False
-        self._replace([*window, *items[length:]])
-        self._accepted = len(window)
+        self._replace([*window, *items[length:]], items[length:])
+        self._limits.check_tokens(None)
         return True
 
-    def _replace(self, items: list[Wire]) -> None:
-        """Use another history; it is complete, so all of it can be kept."""
+    def _replace(self, items: list[Wire], new: Sequence[Wire] = ()) -> None:
+        """Use another history. It may end with some of the `new` items, which the provider has not accepted yet."""
         self._history.replace(items)
-        self._accepted = len(items)
+        pending = takewhile(lambda pair: pair[0] == pair[1], zip(reversed(items), reversed(new), strict=False))
+        self._accepted = len(items) - len(list(pending))
         self._tokens, self._is_sum, self._first = 0, False, None
 
     def _note_ignored(self) -> None:

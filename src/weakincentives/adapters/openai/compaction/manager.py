@@ -80,8 +80,9 @@ class RequestLimits:
 class CompactionManager:
     """Compacts the messages of one conversation, whose window is the session's `CompactionState`.
 
-    `model` is needed to compact: give it here or in the configuration. `parameters` are added to every compaction
-    request, such as `instructions`. The adapter gives its own `limits`, and `support`, which it keeps per server.
+    The model that compacts is that of the configuration, else `model`, else the server's default; a server without a
+    default refuses the request. `parameters` are added to every compaction request, such as `instructions`.
+    The adapter gives its own `limits`, and `support`, which it keeps per server.
 
         manager = CompactionManager(client, config, session)
         messages = manager.inject_encrypted_items(messages)
@@ -106,7 +107,8 @@ class CompactionManager:
         self.support = support or ServerSupport()
         self._usage = TokenUsage()
         self._sdk = client if isinstance(client, SdkClient) else SdkClient(client, None)
-        self._model = config.model or model
+        name = config.model or model
+        self._model_parameter: Wire = {"model": name} if name else {}
         self._parameters = dict(parameters or {})
         self._limits = limits or RequestLimits()
         self._tokens: int | None = None
@@ -228,7 +230,7 @@ class CompactionManager:
 
     def count(self, messages: Sequence[Wire], tools: Sequence[Wire]) -> int:
         """The input tokens of a request with these messages: counted by the server, else estimated."""
-        body: Wire = {"model": self._model, "input": list(messages), **({"tools": list(tools)} if tools else {})}
+        body: Wire = {**self._model_parameter, "input": list(messages), **({"tools": list(tools)} if tools else {})}
         if self.support.counting is not False:
             try:
                 return get_count(self._send_once(COUNT_PATH, body), "input_tokens")
@@ -270,9 +272,7 @@ class CompactionManager:
 
     def _compact_once(self, items: list[Wire], tokens: int) -> list[Wire]:
         """One compaction: the endpoint's output, which is the new window. Raises `ProviderFault`."""
-        if self._model is None:
-            raise ValueError("no model to compact with: give CompactionConfig(model=…) or CompactionManager(model=…)")
-        body: Wire = {"model": self._model, "input": items, **self._parameters}
+        body: Wire = {**self._model_parameter, "input": items, **self._parameters}
         if self.config.zdr_mode and self.support.store_parameter is not False:
             body["store"] = False
         try:

@@ -200,6 +200,24 @@ def test_failed_compaction_after_the_answer_is_tried_again_later(api, caplog):
     assert api.order == ["responses", "compact", "compact", "responses"]
 
 
+def test_prompt_of_a_failed_request_is_not_kept_after_a_compaction(api):
+    api.model = lambda text, items: [message("ok")]
+    api.compact_failures = [error(400, "Not now.")]
+    session = Session()
+    evaluate(api, session, CLIENT, text="First. " + LONG * 2)
+    create = api.routes["POST /responses"]
+    api.routes["POST /responses"] = lambda _: error(400, "Not now.")
+
+    with pytest.raises(PromptEvaluationError):
+        evaluate(api, session, CLIENT, text="Second.")
+    api.routes["POST /responses"] = create
+    evaluate(api, session, CLIENT, text="Third.")
+
+    assert api.order == ["responses", "compact", "compact", "responses", "responses"]
+    assert "Second." not in api.requests[-1].raw.decode()
+    assert kinds(api.bodies[-1]["input"]) == ["message", "compaction", "message"]
+
+
 def test_another_session_is_another_conversation(api):
     evaluate(api, Session(), CLIENT)
     evaluate(api, Session(), CLIENT)
@@ -447,12 +465,41 @@ def test_second_refusal_of_the_same_request_is_an_error():
     dead = error(400, "The encrypted content could not be verified.", code="invalid_encrypted_content")
     with responses_api(dead, dead) as api:
         session = Session()
-        with pytest.raises(CompactionError, match="could not be decrypted, and was rebuilt in vain") as caught:
+        with pytest.raises(CompactionError, match="still refused after it was rebuilt; start a new session") as caught:
             evaluate(api, session, CLIENT)
 
     assert caught.value.token_count > 0
     assert len(api.requests) == 2
     assert len(session[CompactionRebuilt].all()) == 1
+
+
+def test_prompt_of_a_failed_request_is_not_kept_after_a_rebuilding(api):
+    session = Session()
+    evaluate(api, session, CLIENT)
+    api.key = "key-2"
+    create, refusals = api.routes["POST /responses"], iter([None, error(400, "Not now.")])
+    api.routes["POST /responses"] = lambda request: next(refusals, None) or create(request)
+
+    with pytest.raises(PromptEvaluationError):
+        evaluate(api, session, CLIENT, text="Second.")
+    assert len(session[CompactionRebuilt].all()) == 1
+    evaluate(api, session, CLIENT, text="Third.")
+
+    assert "Second." not in api.requests[-1].raw.decode()
+    assert "Work." in api.requests[-1].raw.decode()
+
+
+def test_rebuilding_counts_in_the_budget(api):
+    session = Session()
+    evaluate(api, session, CLIENT)
+    api.key = "key-2"
+    asked = len(api.requests)
+
+    with pytest.raises(BudgetExceededError, match="max_total_tokens"):
+        evaluate(api, session, CLIENT, text="Again.", budget=Budget(max_total_tokens=100))
+
+    assert api.order[asked:] == ["responses", *["compact"] * (len(api.order) - asked - 1)]
+    assert api.order[-1] == "compact"
 
 
 def test_dead_reasoning_is_dropped():

@@ -141,9 +141,12 @@ def test_items_of_the_sdk_are_converted(api, client):
         manage(client).compact(["hello"])  # pyright: ignore[reportArgumentType] - the point
 
 
-def test_model_is_required(client):
-    with pytest.raises(ValueError, match=r"no model to compact with: give CompactionConfig\(model=…\)"):
-        manage(client, replace(CONFIG, model=None)).compact(HISTORY)
+def test_without_a_model_the_server_chooses(api, client):
+    manager = manage(client, replace(CONFIG, model=None))
+    manager.compact(HISTORY)
+    manager.count(HISTORY, [])
+
+    assert [set(request.body) for request in api.requests] == [{"input"}, {"input"}]
 
 
 @pytest.mark.parametrize("config, sent", [("a-model", "a-model"), (None, "b-model")])
