@@ -183,13 +183,11 @@ def check_requests(recorder: Recorder, session: Session, mode: str, *, zdr: bool
     assert THRESHOLD <= min(before) <= max(before) <= THRESHOLD + TURN_TOKENS
 
 
-MODES = pytest.mark.parametrize("mode", ["server", "client", "auto"])
 FORMS = pytest.mark.parametrize("mode", ["server", "client"])
 ZDR = pytest.mark.parametrize("zdr", [False, True], ids=["stored", "zdr"])
 
 
-@MODES
-@ZDR
+@pytest.mark.parametrize("mode, zdr", [("server", False), ("client", True), ("auto", True)])
 def test_session_of_200_evaluations_stays_below_the_threshold_and_keeps_the_facts(recorder, mode, zdr):
     session = Session()
     with recorder.adapter(CompactionConfig(threshold_tokens=THRESHOLD, mode=mode, zdr_mode=zdr)) as adapter:
@@ -220,8 +218,7 @@ def book(pages: int = TURNS, on_page: Callable[[int], object] = lambda number: N
     return Tool[NoParams, str](name="read_page", description="Read the next page.", handler=read_page)
 
 
-@MODES
-@ZDR
+@pytest.mark.parametrize("mode, zdr", [("server", True), ("client", False), ("auto", False)])
 def test_evaluation_of_200_tool_calls_stays_below_the_threshold_and_keeps_the_facts(recorder, mode, zdr):
     session = Session()
     config = CompactionConfig(threshold_tokens=THRESHOLD, mode=mode, zdr_mode=zdr)
