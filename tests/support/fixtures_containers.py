@@ -33,6 +33,8 @@ async def chunks(*content: bytes) -> AsyncIterator[bytes]:
 class SharedSandboxes:
     """Sandboxes that are not closed with their user. Records what is held; `acquire` waits for `open`."""
 
+    is_stateful = True
+
     def __init__(self, sandboxes: Sandboxes) -> None:
         self._sandboxes = sandboxes
         self.held: list[Sandbox] = []

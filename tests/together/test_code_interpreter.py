@@ -230,6 +230,28 @@ def test_output_is_in_the_history_without_include(client):
     assert calls_of(client.responses.retrieve(first.id))[0].outputs is None
 
 
+def test_stdout_stderr_and_exit_code_are_returned_if_included(client):
+    code = "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"
+    include = [*OUTPUTS, "antwort:code_interpreter_call.result"]
+    response = run(client, code, include=include)
+    (call,) = calls_of(response)
+    assert call.model_extra["antwort:result"] == {"stdout": "out\n", "stderr": "err\n", "exit_code": 3}
+    assert "antwort:result" not in calls_of(client.responses.retrieve(response.id))[0].model_extra
+    (call,) = calls_of(client.responses.retrieve(response.id, include=include))
+    assert call.model_extra["antwort:result"]["exit_code"] == 3
+
+    (raised,) = calls_of(run(client, "1 / 0", include=include))
+    assert raised.model_extra["antwort:result"]["exit_code"] == 1
+    assert "ZeroDivisionError" in raised.model_extra["antwort:result"]["stderr"]
+    streamed = list(
+        client.responses.create(
+            model="scripted", input="# run\nprint('streamed')", tools=[AUTO], include=include, stream=True
+        )
+    )
+    (done,) = [e.item for e in streamed if e.type == "response.output_item.done" and "code" in e.item.type]
+    assert done.model_extra["antwort:result"] == {"stdout": "streamed\n", "stderr": "", "exit_code": 0}
+
+
 def test_a_function_and_code_and_structured_output_in_one_response(client):
     request = {"model": "scripted", "tools": [AUTO, WEATHER], "text_format": Weather, "include": OUTPUTS}
     first = client.responses.parse(input="both", **request)

@@ -77,7 +77,7 @@ def test_code_runs_and_variables_persist(client, container):
 
     assert set(first) == {
         *("object", "container_id", "status", "output", "result", "images", "files", "duration_ms", "cut_bytes"),
-        *("replaced", "lost"),
+        *("replaced", "lost", "exit_code"),
     }
     assert (first["status"], first["result"], first["replaced"], first["lost"]) == ("ok", "21", False, None)
     assert first["output"] == [{"stream": "stdout", "text": "out\n"}, {"stream": "stderr", "text": "err\n"}]

@@ -313,6 +313,8 @@ def test_code_interpreter(backend: Backend, tmp_path: Path):
         value: Any = events[1].result.value
         assert value.files == (ContainerFile(cited.container_id, cited.file_id, "answer.txt"),)
         if isinstance(backend, AntwortBackend):
+            assert (first.result.value.stdout, first.result.value.stderr) == ("42\n", "")
+            assert first.result.value.exit_code == 0
             assert adapter.download(cited, tmp_path).read_text(encoding="utf-8") == "42"
 
 

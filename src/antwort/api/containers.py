@@ -115,6 +115,7 @@ class Execution(Struct, kw_only=True):
     status: Literal["ok", "error", "exit", "interrupted", "timeout", "oom", "ended"]
     output: list[dict[str, str]]
     result: str | None
+    exit_code: int
     images: list[dict[str, str]]
     files: list[ContainerFileObject]
     duration_ms: int

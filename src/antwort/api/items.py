@@ -144,14 +144,24 @@ class Image(Struct, tag_field="type", tag="image"):
     url: str
 
 
+class CodeResult(Struct, frozen=True):
+    """What the code printed to each stream, and its exit code. An extension: OpenAI has only the joined logs."""
+
+    stdout: str
+    stderr: str
+    exit_code: int
+
+
 class CodeInterpreterCall(Struct, tag_field="type", tag="code_interpreter_call"):
-    """Python code of the model. `outputs` is null unless `include` requests it."""
+    """Python code of the model. `outputs` is null, and `result` is absent, unless `include` requests it."""
 
     id: str
     container_id: str
     code: str | None = ""
     outputs: list[Logs | Image] | None = field(default_factory=list[Logs | Image])
     status: Literal["in_progress", "interpreting", "completed", "incomplete", "failed"] = "in_progress"
+    result: CodeResult | UnsetType = field(name="antwort:result", default=UNSET)
+    """Absent where the code did not run, or its end is not known."""
 
 
 OutputItem: TypeAlias = Message | Reasoning | FunctionCall | CustomToolCall | CodeInterpreterCall

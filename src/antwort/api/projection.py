@@ -121,7 +121,10 @@ def _without_logprobs(part: Raw) -> Raw:
 
 
 _OPTIONAL_FIELDS: dict[str, tuple[tuple[Include, ItemFilter], ...]] = {
-    "code_interpreter_call": (("code_interpreter_call.outputs", _set_null("outputs")),),
+    "code_interpreter_call": (
+        ("code_interpreter_call.outputs", _set_null("outputs")),
+        ("antwort:code_interpreter_call.result", _remove("antwort:result")),
+    ),
     "computer_call_output": (("computer_call_output.output.image_url", _in_field("output", _set_null("image_url"))),),
     "file_search_call": (("file_search_call.results", _set_null("results")),),
     "message": (

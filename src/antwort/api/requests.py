@@ -16,6 +16,7 @@ T = TypeVar("T")
 
 Include: TypeAlias = Literal[
     "antwort:code_interpreter_call.live_output",
+    "antwort:code_interpreter_call.result",
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
     "file_search_call.results",

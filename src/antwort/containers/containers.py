@@ -69,6 +69,7 @@ class Containers:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._store = store
+        self._sandboxes = sandboxes
         self._settings = settings
         self._execution_timeout = interpreter.execution_timeout
         self._claim_timeout = interpreter.claim_timeout
@@ -83,6 +84,11 @@ class Containers:
         self._files = ContainerFiles(store, self._registry, self._disk, metrics, clock)
         self.sweep_interval = min(_MAX_SWEEP_INTERVAL, settings.expires_after * 60 / 4)
         """Seconds between two calls of `expire_idle`: short enough that a container in use is never idle."""
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether variables persist between executions in a container."""
+        return self._sandboxes.is_stateful
 
     # ── create, look up, delete ──────────────────────────────────────────────────────────────────────────────────────
 

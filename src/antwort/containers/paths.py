@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 
 from msgspec import Struct
 
 from antwort.api.errors import invalid
+from antwort.containers.sandboxes.path_rules import MAX_NAME_BYTES, is_forbidden, is_plain_path
 from antwort.containers.sandboxes.port import SandboxFile
 from antwort.engine.stores import ContainerFileRecord, FileRecord
 
 DATA = "/mnt/data"
 """The directory of a container's files, inside of its sandbox."""
-
-_MAX_NAME_BYTES = 255
-_MAX_DEPTH = 64
 
 
 class Changes(Struct, frozen=True):
@@ -41,10 +38,10 @@ def _is_same(record: ContainerFileRecord | None, file: SandboxFile) -> bool:
 def relative_path(name: str, *, param: str) -> str:
     """The path below `/mnt/data` that a caller names; `ApiError` 400 for a path outside of it."""
     path = name.removeprefix(DATA + "/").removeprefix("./")
-    if not _is_plain(path):
+    if not is_plain_path(path):
         raise invalid(
             f"A name must be a plain path below {DATA}: no '..', no backslash or control character, no empty part, "
-            f"at most {_MAX_NAME_BYTES} bytes for each part.",
+            f"at most {MAX_NAME_BYTES} bytes for each part.",
             param=param,
         )
     return path
@@ -53,34 +50,12 @@ def relative_path(name: str, *, param: str) -> str:
 def path_for(file: FileRecord, is_taken: Callable[[str], bool]) -> str:
     """The path of an uploaded file: its own name if valid and free, else one with its id."""
     name = file.filename.removeprefix(DATA + "/").removeprefix("./")
-    if not _is_plain(name):
-        name = "".join(character for character in name.rpartition("/")[2] if not _is_forbidden(character))
-    if not _is_plain(name):
+    if not is_plain_path(name):
+        name = "".join(character for character in name.rpartition("/")[2] if not is_forbidden(character))
+    if not is_plain_path(name):
         return file.id
     if not is_taken(name):
         return name
     above, slash, last = name.rpartition("/")
     longer = f"{above}{slash}{file.id}-{last}"
-    return longer if _is_plain(longer) and not is_taken(longer) else file.id
-
-
-def _is_plain(path: str) -> bool:
-    parts = path.split("/")
-    return len(parts) <= _MAX_DEPTH and all(map(_is_part, parts))
-
-
-def _is_part(name: str) -> bool:
-    return name not in ("", ".", "..") and _fits(name) and not any(map(_is_forbidden, name))
-
-
-def _fits(name: str) -> bool:
-    try:
-        return len(name.encode()) <= _MAX_NAME_BYTES
-    except UnicodeEncodeError:
-        return False
-
-
-def _is_forbidden(character: str) -> bool:
-    """Control characters, line separators and bidi overrides, as in the sandbox. Emoji joiners are allowed."""
-    kind = unicodedata.category(character)
-    return character == "\\" or (kind.startswith("C") and character != "\N{ZERO WIDTH JOINER}") or kind in ("Zl", "Zp")
+    return longer if is_plain_path(longer) and not is_taken(longer) else file.id

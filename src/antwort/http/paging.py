@@ -58,7 +58,7 @@ def parse_page_query(request: Request, *, max_limit: int = MAX_LIMIT, default_li
 def parse_integer(request: Request, param: str, default: int) -> int:
     """An integer in the query."""
     text = request.query_params.get(param)
-    if text is None or text == "":
+    if text is None:
         return default
     digits = text.removeprefix("-")
     if not (digits.isascii() and digits.isdecimal() and len(digits) < 16):  # noqa: PLR2004 - larger than any valid value
@@ -68,10 +68,12 @@ def parse_integer(request: Request, param: str, default: int) -> int:
 
 def parse_boolean(request: Request, param: str, *, default: bool = False) -> bool:
     """A boolean in the query."""
-    text = request.query_params.get(param, "").lower()
-    if text not in ("true", "false", "1", "0", ""):
+    text = request.query_params.get(param)
+    if text is None:
+        return default
+    if text.lower() not in ("true", "false", "1", "0"):
         raise invalid(f"Invalid type for '{param}': expected a boolean.", param=param, code="invalid_type")
-    return text in ("true", "1") if text else default
+    return text.lower() in ("true", "1")
 
 
 def parse_include(request: Request) -> frozenset[str]:

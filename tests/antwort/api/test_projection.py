@@ -20,6 +20,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"type": "code_interpreter_call", "id": "ci_1", "outputs": [{"type": "logs", "logs": "1"}]},
         {"type": "code_interpreter_call", "id": "ci_1", "outputs": None},
     ),
+    "antwort:code_interpreter_call.result": (
+        {"type": "code_interpreter_call", "id": "ci_1", "antwort:result": {"exit_code": 0}},
+        {"type": "code_interpreter_call", "id": "ci_1"},
+    ),
     "computer_call_output.output.image_url": (
         {"type": "computer_call_output", "output": {"type": "computer_screenshot", "image_url": "data:"}},
         {"type": "computer_call_output", "output": {"type": "computer_screenshot", "image_url": None}},

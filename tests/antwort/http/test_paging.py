@@ -27,7 +27,7 @@ def rejection(parse) -> tuple[str | None, str | None]:
 
 def test_the_default_page_is_the_newest_20():
     assert parse_page_query(request("")) == PageQuery(limit=20, order="desc")
-    assert parse_page_query(request("limit=&after=&before=")) == PageQuery(limit=20, order="desc")
+    assert parse_page_query(request("after=&before=")) == PageQuery(limit=20, order="desc")
     query = parse_page_query(request("limit=3&order=asc&after=a&before=b"))
     assert query == PageQuery(limit=3, order="asc", after="a", before="b")
     assert parse_page_query(request(""), max_limit=10_000, default_limit=10_000).limit == 10_000
@@ -41,6 +41,7 @@ def test_the_default_page_is_the_newest_20():
         ("limit=101", "limit", "integer_above_max_value"),
         ("limit=1.5", "limit", "invalid_type"),
         ("limit=ten", "limit", "invalid_type"),
+        ("limit=", "limit", "invalid_type"),
         ("limit=٣", "limit", "invalid_type"),
         ("limit=" + "9" * 400, "limit", "invalid_type"),
         ("limit=--1", "limit", "invalid_type"),
@@ -63,8 +64,8 @@ def test_a_limit_above_the_maximum_has_openai_s_message():
 def test_any_text_is_an_integer_or_an_error(text):
     numeric = Request({"type": "http", "query_string": b"", "headers": []})
     numeric.__dict__["_query_params"] = {"n": text}
-    if re.fullmatch("-?[0-9]{1,15}|", text):
-        assert parse_integer(numeric, "n", 7) == int(text or 7)
+    if re.fullmatch("-?[0-9]{1,15}", text):
+        assert parse_integer(numeric, "n", 7) == int(text)
     else:
         assert rejection(lambda: parse_integer(numeric, "n", 7)) == ("n", "invalid_type")
 
@@ -77,7 +78,8 @@ def test_a_boolean_parameter(text, value):
 
 def test_a_missing_boolean_is_the_default_and_an_invalid_one_is_an_error():
     assert parse_boolean(request(""), "stream") is False
-    assert parse_boolean(request("stream="), "stream", default=True) is True
+    assert parse_boolean(request(""), "stream", default=True) is True
+    assert rejection(lambda: parse_boolean(request("stream="), "stream")) == ("stream", "invalid_type")
     assert rejection(lambda: parse_boolean(request("stream=maybe"), "stream")) == ("stream", "invalid_type")
 
 

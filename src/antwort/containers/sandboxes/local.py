@@ -50,6 +50,8 @@ _SHORT_TMPDIR: Final = "/tmp"  # noqa: S108 - a private directory is created in 
 class LocalSandboxes:
     """`Sandboxes` in the jail of this machine. `start` detects early whether there is one."""
 
+    is_stateful = True
+
     def __init__(
         self, state: Path, *, max_output: int, max_seconds: float = 3600.0, environment: Mapping[str, str] = os.environ
     ) -> None:

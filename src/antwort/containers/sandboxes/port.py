@@ -109,6 +109,13 @@ class Figure(Struct, frozen=True):
     data: bytes
 
 
+class TextFile(Struct, frozen=True):
+    """A text file that a run has produced, by its path below `/mnt/data`."""
+
+    path: str
+    text: str
+
+
 class ExecutionResult(Struct, frozen=True, kw_only=True):
     """The result of one execution; always the last value of a run.
 
@@ -123,10 +130,16 @@ class ExecutionResult(Struct, frozen=True, kw_only=True):
     echo: str | None = field(default=None, name="result")
     """The `repr` of the last expression."""
     figures: tuple[Figure, ...] = field(default=(), name="images")
+    exit_code: int = 0
+    """As a process would end: 0, 1 for an exception, the code of `SystemExit`, or -1 for code that was stopped."""
     duration_ms: int = field(default=0, name="execution_time_ms")
     sandbox_alive: bool = True
     """Whether the sandbox keeps running with its variables and files; if not, `reason` says why."""
     reason: str | None = None
+    keeps_variables: bool = True
+    """Whether the next run has the variables of this one, if the sandbox is alive."""
+    text_files: tuple[TextFile, ...] = ()
+    """Text files of a run whose files are part of its result: those of the base protocol."""
     cut_bytes: int = 0
     files: tuple[ContainerFileRecord, ...] = ()
     """Files that the code created or changed. Set by `Containers.execute`."""
@@ -195,6 +208,11 @@ class Sandbox(Protocol):
 
 class Sandboxes(Protocol):
     """A backend that provides sandboxes: the jail of this machine, or a sandbox server elsewhere."""
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether variables persist from run to run, as far as is known; files always do."""
+        ...
 
     async def acquire(self, *, tenant: str, memory_limit: str, timeout: float) -> Sandbox:  # noqa: ASYNC109 - each backend waits in its own way
         """A new sandbox for this tenant alone, within `timeout` seconds.

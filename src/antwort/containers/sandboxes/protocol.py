@@ -65,6 +65,12 @@ class SessionCreated(Struct):
     id: str
 
 
+class SandboxHealth(Struct):
+    """Reply to `GET /health`."""
+
+    status: str
+
+
 class ErrorBody(Struct):
     """The body of an error, and the data of an `error` event."""
 
@@ -125,6 +131,8 @@ def _decode_result(body: bytes) -> ExecutionResult:
         "sandbox_alive": status in _ALIVE_STATUSES and reason is None,
         "sandbox_replaced": False,  # set by `Containers`, not by the sandbox server…
         "files": (),  # …as this is
+        "keeps_variables": True,
+        "text_files": (),
     }
     try:
         return msgspec.convert(report, ExecutionResult)

@@ -1,5 +1,7 @@
 """Sandboxes of a sandbox server, over HTTP: acquires sessions and renews their leases.
 
+A server that speaks only the base protocol has no sessions: see `one_shot`.
+
 A session is leased: it is renewed for as long as it is held, and the server ends a session
 that is not renewed. So a process that is killed leaves no sandbox running for long, and the
 death of a sandbox is detected early.
@@ -14,12 +16,13 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 import httpx2
 import msgspec
 
+from antwort.containers.sandboxes.one_shot import OneShotSandbox
 from antwort.containers.sandboxes.port import (
     ExecutionResult,
     Output,
@@ -38,6 +41,7 @@ from antwort.containers.sandboxes.protocol import (
     ErrorReply,
     FileListing,
     ListedFile,
+    SandboxHealth,
     SessionCreated,
     decode,
     decode_event,
@@ -51,6 +55,8 @@ from antwort.net.tls import client_ssl_context
 
 _logger = logging.getLogger(__name__)
 
+AnySandbox = TypeVar("AnySandbox", "RemoteSandbox", OneShotSandbox)
+
 LEASE_SECONDS: Final = 180
 """The server ends a session that was not renewed for so long."""
 
@@ -58,6 +64,7 @@ RENEW_INTERVAL_SECONDS: Final = LEASE_SECONDS / 6
 """Time between two renewals of a lease; some may fail."""
 
 _SUCCESS: Final = range(200, 300)
+_NO_SUCH_ROUTE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 _MAX_EVENT_BYTES: Final = 256 << 20  # an execution result with its figures
 _READ_TIMEOUT: Final = 60.0  # the server sends a keep-alive comment every 15 s
 _CONNECT_TIMEOUT: Final = 5.0
@@ -82,9 +89,10 @@ class RemoteSandboxes:
         renew_interval: float = RENEW_INTERVAL_SECONDS,
     ) -> None:
         self.is_child = is_child
+        self.is_stateful = True
         self._lease_seconds = lease_seconds
         self._renew_interval = renew_interval
-        self._held: set[RemoteSandbox] = set()
+        self._held: set[RemoteSandbox | OneShotSandbox] = set()
         self._renewing: asyncio.Task[None] | None = None
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=8, keepalive_expiry=_KEEPALIVE_EXPIRY)
         self._client, self._upload_client = (
@@ -94,7 +102,6 @@ class RemoteSandboxes:
                     "accept-encoding": "identity",  # a compressed reply could be a decompression bomb
                     **({"authorization": f"Bearer {token}"} if token else {}),
                 },
-                timeout=httpx2.Timeout(_READ_TIMEOUT, connect=_CONNECT_TIMEOUT, pool=_CONNECT_TIMEOUT),
                 transport=transport,
             )
             for transport in (
@@ -104,12 +111,23 @@ class RemoteSandboxes:
         )
 
     async def check(self) -> None:
-        """Raise `SandboxError` where the server does not answer or rejects the token."""
+        """Raise `SandboxError` where the server does not answer or rejects the token. Detects its protocol."""
         try:
             async with self.request("GET", "/sessions") as reply:
                 await read_body(reply)
+            self.is_stateful = True
         except ErrorReply as error:
-            raise error.as_sandbox_error("request") from error
+            if error.status not in _NO_SUCH_ROUTE:
+                raise error.as_sandbox_error("request") from error
+            await self._check_base_protocol()
+            self.is_stateful = False
+
+    async def _check_base_protocol(self) -> None:
+        try:
+            async with self.request("GET", "/health") as reply:
+                decode(await read_body(reply), SandboxHealth)
+        except ErrorReply as error:
+            raise SandboxProtocolError("It answers, but it is not a sandbox server: there is no /health.") from error
 
     async def acquire(
         self,
@@ -117,7 +135,8 @@ class RemoteSandboxes:
         tenant: str,
         memory_limit: str,
         timeout: float,  # noqa: ASYNC109 - bounds the retries for capacity, too
-    ) -> RemoteSandbox:
+    ) -> RemoteSandbox | OneShotSandbox:
+        """A session; or, at a server that has none, a sandbox whose runs are separate processes."""
         body = {"tenant": tenant, "memory": memory_limit, "expires_after_seconds": self._lease_seconds}
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
@@ -125,10 +144,15 @@ class RemoteSandboxes:
             left = deadline - loop.time()
             try:
                 async with asyncio.timeout(max(0.0, left)), self.request("POST", "/sessions", json=body) as reply:
-                    return self._lease(decode(await read_body(reply), SessionCreated).id)
+                    session = decode(await read_body(reply), SessionCreated)
+                self.is_stateful = True
+                return self._lease(session.id)
             except TimeoutError as error:
                 raise SandboxUnavailable(f"No sandbox came up within {timeout:g} s.") from error
             except ErrorReply as error:
+                if error.status in _NO_SUCH_ROUTE:
+                    self.is_stateful = False
+                    return self._hold(OneShotSandbox(self, capacity_timeout=timeout))
                 if error.status != HTTPStatus.TOO_MANY_REQUESTS:
                     raise error.as_sandbox_error("tier") from error
                 if deadline - loop.time() < error.retry_after:
@@ -136,7 +160,7 @@ class RemoteSandboxes:
                 await asyncio.sleep(error.retry_after)
 
     async def release(self, sandbox: Sandbox) -> None:
-        if isinstance(sandbox, RemoteSandbox):
+        if isinstance(sandbox, (RemoteSandbox, OneShotSandbox)):
             self._held.discard(sandbox)
             await sandbox.end()
 
@@ -150,10 +174,12 @@ class RemoteSandboxes:
         await self._upload_client.aclose()
 
     def _lease(self, session_id: str) -> RemoteSandbox:
-        sandbox = RemoteSandbox(self, session_id)
-        self._held.add(sandbox)
         if self._renewing is None:
             self._renewing = asyncio.create_task(self._renew_leases())
+        return self._hold(RemoteSandbox(self, session_id))
+
+    def _hold(self, sandbox: AnySandbox) -> AnySandbox:
+        self._held.add(sandbox)
         return sandbox
 
     async def _renew_leases(self) -> None:
@@ -161,22 +187,36 @@ class RemoteSandboxes:
             await asyncio.sleep(self._renew_interval)
             for sandbox in tuple(self._held):
                 try:
-                    await sandbox.renew_lease()
+                    if isinstance(sandbox, RemoteSandbox):
+                        await sandbox.renew_lease()
                 except SandboxError:  # the next operation on the sandbox raises it again
                     continue
 
     @asynccontextmanager
     async def request(
-        self, method: str, path: str, *, json: object = None, content: AsyncIterator[bytes] | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        json: object = None,
+        body: bytes | None = None,
+        content: AsyncIterator[bytes] | None = None,
+        read_timeout: float | None = None,
     ) -> AsyncGenerator[httpx2.Response]:
-        """Send a request; the reply, to be read as a stream. `ErrorReply` for an error status."""
-        headers = {"content-type": "application/json"} if json is not None else {}
-        body = msgspec.json.encode(json) if json is not None else content
+        """Send a request; the reply, to be read as a stream. `ErrorReply` for an error status.
+
+        `json` is a value to encode, `body` is encoded JSON, and `content` is a stream of bytes.
+        """
+        if json is not None:
+            body = msgspec.json.encode(json)
+        headers = {"content-type": "application/json"} if body is not None else {}
+        timeout = httpx2.Timeout(read_timeout or _READ_TIMEOUT, connect=_CONNECT_TIMEOUT, pool=_CONNECT_TIMEOUT)
         if self._client.is_closed:
             raise SandboxConnectError("The client of the sandbox server is closed.")
         client = self._client if content is None else self._upload_client
         try:
-            async with client.stream(method, path, content=body, headers=headers) as reply:
+            data = content if body is None else body
+            async with client.stream(method, path, content=data, headers=headers, timeout=timeout) as reply:
                 if reply.status_code not in _SUCCESS:
                     raise await read_error(reply)
                 yield reply

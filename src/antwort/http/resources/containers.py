@@ -228,6 +228,7 @@ def _execution(request: Request, result: ExecutionResult) -> Execution:
         status=result.status,
         output=[{"stream": one.stream, "text": one.text} for one in result.output],
         result=result.echo,
+        exit_code=result.exit_code,
         images=[{"url": f"data:{one.mime};base64,{base64.b64encode(one.data).decode()}"} for one in result.figures],
         files=[_file_object(record) for record in result.files],
         duration_ms=result.duration_ms,

@@ -7,6 +7,7 @@ without the cost of SDK models for every item. The SDK adds API keys, headers an
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
@@ -29,6 +30,7 @@ _logger = logging.getLogger(__name__)
 _FIRST_HTTPX2_VERSION = 3
 _EVENT_STREAM = "text/event-stream"
 _NO_QUOTA = "insufficient_quota"
+_OPENAI_HOST_RE = re.compile(r"(^|\.)openai\.(com|azure\.com)$")
 
 
 class SdkClient:
@@ -39,6 +41,7 @@ class SdkClient:
         self._config = config or OpenAIClientConfig()
         self._client: OpenAI | None = None
         self._lock = Lock()
+        self._refuses_extensions = False
 
     @property
     def client(self) -> OpenAI:
@@ -55,6 +58,15 @@ class SdkClient:
         """The client. Raises `ProviderFault`, for example if no API key is set."""
         with translate_errors():
             return self.client
+
+    @property
+    def takes_extensions(self) -> bool:
+        """Whether requests may have values that OpenAI refuses: not at OpenAI, nor where one was refused before."""
+        return not (self._refuses_extensions or _OPENAI_HOST_RE.search(self.client.base_url.host))
+
+    def extensions_were_refused(self) -> None:
+        """The server does not know the values: further requests have none."""
+        self._refuses_extensions = True
 
     def close(self) -> None:
         """Close the connections of a client that was created here. The next request creates another client."""

@@ -32,7 +32,9 @@ async def server(running):
 
 
 async def session(server: RemoteSandboxes, seconds: float = 30) -> RemoteSandbox:
-    return await server.acquire(tenant="t", memory_limit="1g", timeout=seconds)
+    sandbox = await server.acquire(tenant="t", memory_limit="1g", timeout=seconds)
+    assert isinstance(sandbox, RemoteSandbox)
+    return sandbox
 
 
 async def run(

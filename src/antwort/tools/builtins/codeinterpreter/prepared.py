@@ -31,7 +31,7 @@ from antwort.tools.builtins.codeinterpreter.attachments import (
 from antwort.tools.builtins.codeinterpreter.call import CodeCall
 from antwort.tools.builtins.codeinterpreter.citations import cite
 from antwort.tools.builtins.codeinterpreter.results import STATE_LOST, from_result, interrupted, not_run
-from antwort.tools.builtins.codeinterpreter.types import SPEC, Arguments
+from antwort.tools.builtins.codeinterpreter.types import ONE_SHOT_SPEC, SPEC, Arguments
 
 LIVE_OUTPUT: Final = "antwort:code_interpreter_call.live_output"
 """The value of `include` that requests the output of code as it is printed."""
@@ -72,7 +72,8 @@ class PreparedCodeInterpreter:
         """It was empty when the files were copied into it."""
         self._files = {file.path: file for file in known_files}
         self._made: dict[str, ContainerFileRecord] = {}
-        self.specs = (_described(SPEC, [*dict.fromkeys([*expected_names, *self._files])]),)
+        spec, directory = (SPEC, "/mnt/data") if containers.is_stateful else (ONE_SHOT_SPEC, "the working directory")
+        self.specs = (_described(spec, directory, [*dict.fromkeys([*expected_names, *self._files])]),)
 
     async def open(self, name: str, call_id: str) -> HostedCall:
         del name, call_id
@@ -189,13 +190,13 @@ class PreparedCodeInterpreter:
         self._is_filled, self._is_empty, self._files, self._made = False, True, {}, {}
 
 
-def _described(spec: FunctionSpec, names: Sequence[str]) -> FunctionSpec:
+def _described(spec: FunctionSpec, directory: str, names: Sequence[str]) -> FunctionSpec:
     """The spec with the names of the files: most models do not list the directory by themselves."""
     if not names:
         return spec
     more = f" and {len(names) - _MAX_DESCRIBED_FILES} more" if len(names) > _MAX_DESCRIBED_FILES else ""
     listed = ", ".join(names[:_MAX_DESCRIBED_FILES])
-    return msgspec.structs.replace(spec, current_state=f"In /mnt/data now: {listed}{more}.")
+    return msgspec.structs.replace(spec, current_state=f"In {directory} now: {listed}{more}.")
 
 
 async def _one_chunk(data: bytes) -> AsyncIterator[bytes]:

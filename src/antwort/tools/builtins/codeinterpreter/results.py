@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
-from antwort.api.items import CodeInterpreterCall, Image, Logs
-from antwort.containers.sandboxes.port import ExecutionResult, Figure
+from antwort.api.items import CodeInterpreterCall, CodeResult, Image, Logs
+from antwort.containers.sandboxes.port import ExecutionResult, Figure, TextFile
 from antwort.engine.ports import ToolDone
 from antwort.engine.stores import ContainerFileRecord
 from antwort.engine.truncate import truncate_bytes, truncate_chars
@@ -26,6 +26,7 @@ SANDBOX_RESTARTED: Final = (
     "[The sandbox was restarted since the last call: variables and files from before are gone. "
     "The user's own files are copied there again; define again what else you need.]"
 )
+_STATE_KEPT: Final = "Variables and files are as they were when it was stopped."
 STATE_LOST: Final = "Its variables and files are gone; the next call starts in an empty sandbox."
 
 
@@ -44,12 +45,13 @@ def from_result(
     logs = _join_lines(printed, result.echo or "", reason)
     text = [
         SANDBOX_RESTARTED if sandbox_restarted else "",
-        truncate_chars(logs) or _NO_OUTPUT,
+        truncate_chars(_join_lines(logs, *(f"[{file.path}]\n{file.text}" for file in result.text_files))) or _NO_OUTPUT,
         _figures_note(len(result.figures)),
         _files_note(result.files),
     ]
-    outputs = _outputs(logs, result.figures, max_bytes)
-    return _done(call, outputs, "\n".join(filter(None, text)), has_failed=bool(reason))
+    outputs = _outputs(logs, result.figures, max_bytes, result.text_files)
+    ended = msgspec.structs.replace(call, result=_code_result(result, max_bytes))
+    return _done(ended, outputs, "\n".join(filter(None, text)), has_failed=bool(reason))
 
 
 def interrupted(call: CodeInterpreterCall, printed: str, reason: str, max_bytes: int) -> ToolDone:
@@ -70,7 +72,10 @@ def _done(call: CodeInterpreterCall, outputs: list[Logs | Image], text: str, *, 
 
 def _failure_reason(result: ExecutionResult, *, timeout: float, tier: str) -> str:
     """Why the code did not end by itself; empty where it did."""
-    left = "Variables and files are as they were when it was stopped." if result.sandbox_alive else STATE_LOST
+    if not result.sandbox_alive:
+        left = STATE_LOST
+    else:
+        left = _STATE_KEPT if result.keeps_variables else "The files are as they were before it."
     match result.status:
         case "timeout":
             return f"The code was stopped: it ran for more than {timeout:g} s. {left} Do less at a time."
@@ -90,8 +95,19 @@ def _join_lines(*parts: str) -> str:
     return logs
 
 
-def _outputs(logs: str, figures: Sequence[Figure], max_bytes: int) -> list[Logs | Image]:
-    """The logs and the figures. Figures that do not fit are left out, and the logs say so."""
+def _code_result(result: ExecutionResult, max_bytes: int) -> CodeResult:
+    """Both streams, each truncated to `max_bytes`, and the exit code."""
+    stdout, stderr = (
+        truncate_bytes("".join(piece.text for piece in result.output if piece.stream == stream), max_bytes)
+        for stream in ("stdout", "stderr")
+    )
+    return CodeResult(stdout=stdout, stderr=stderr, exit_code=result.exit_code)
+
+
+def _outputs(
+    logs: str, figures: Sequence[Figure], max_bytes: int, text_files: Sequence[TextFile] = ()
+) -> list[Logs | Image]:
+    """The logs, the figures and the text files. Text is truncated; figures that do not fit are left out, by a note."""
     images: list[Image] = []
     left = max_bytes
     for figure in figures:
@@ -102,7 +118,11 @@ def _outputs(logs: str, figures: Sequence[Figure], max_bytes: int) -> list[Logs 
     if missing := len(figures) - len(images):
         logs += f"\n[{missing} figures were left out: too large]"
     shown = truncate_bytes(logs, left)
-    return [*([Logs(shown)] if shown else []), *images]
+    texts = [Logs(shown)]
+    for file in text_files:
+        left -= len(texts[-1].logs.encode())
+        texts.append(Logs(truncate_bytes(file.text, left) if left > 0 else ""))
+    return [*(text for text in texts[:1] if text.logs), *images, *(text for text in texts[1:] if text.logs)]
 
 
 def _figures_note(count: int) -> str:

@@ -36,7 +36,17 @@ _PARAMETERS: Final[dict[str, Any]] = {
     "additionalProperties": False,
 }
 
+_ONE_SHOT_DESCRIPTION: Final = """\
+Run Python. Each call is a new process: no variable, import or function stays, so each call must be complete; print \
+what you want to see.
+The user's files are in the working directory. Save files for the user, and for later calls, in the directory \
+os.environ["OUTPUT_DIR"]; later calls find them in the working directory. Give them to the user as links such as \
+[report.csv](sandbox:/mnt/data/report.csv). Images that you save there are shown to the user.
+Ask for packages with `requirements`."""
+
 SPEC: Final = FunctionSpec(NAME, _DESCRIPTION, _PARAMETERS)
+ONE_SHOT_SPEC: Final = FunctionSpec(NAME, _ONE_SHOT_DESCRIPTION, _PARAMETERS)
+"""For a sandbox server that runs every call in a new process."""
 
 
 class BadArguments(ValueError):

@@ -79,6 +79,8 @@ class Capability(ABC):
 
     includes: ClassVar[tuple[str, ...]] = ()
     """Values of the request's `include` that make the response contain results."""
+    extension_includes: ClassVar[tuple[str, ...]] = ()
+    """Values of `include` that antwort knows and OpenAI refuses."""
 
     example: ClassVar[ProviderRan]
     """An example call, to check that the declared params and result types can hold one."""

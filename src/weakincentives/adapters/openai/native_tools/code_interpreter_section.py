@@ -23,8 +23,10 @@ from weakincentives.adapters.openai.native_tools.code_interpreter_tool import (
     container_param,
     parse_container,
 )
-from weakincentives.adapters.openai.wire import Wire, as_objects, get_call_id, get_str
+from weakincentives.adapters.openai.wire import Wire, as_object, as_objects, get_call_id, get_str
 from weakincentives.prompt import ToolResult
+
+_RESULT_FIELD = "antwort:result"
 
 # The traceback of Python and IPython: a heading, frames, and at the end, without indent, the exception and its message.
 _HEADING = "Traceback (most recent call last)"
@@ -41,6 +43,7 @@ class CodeInterpreter(Capability):
     config_type = CodeInterpreterConfig
     fields = ("container", "allowed_callers")
     includes = ("code_interpreter_call.outputs",)
+    extension_includes = ("antwort:code_interpreter_call.result",)
     example = ProviderRan(CodeInterpreterCall("1 + 1", "cntr_1"), ToolResult("2", CodeInterpreterResult("1 + 1", "2")))
 
     def declaration_fields(self, config: CodeInterpreterConfig) -> Wire:
@@ -68,6 +71,7 @@ class CodeInterpreter(Capability):
     def parse_call(self, item: Wire, response: ResponseContext, config: object) -> ParsedCall:
         _ = config
         outputs = as_objects(item.get("outputs"), "outputs")
+        result = as_object(item.get(_RESULT_FIELD) or {}, _RESULT_FIELD)
         logs = "\n".join(get_str(one, "logs") for one in outputs if one.get("type") == "logs")
         value = CodeInterpreterResult(
             code=get_str(item, "code"),
@@ -76,14 +80,15 @@ class CodeInterpreter(Capability):
             files=response.files.get(get_call_id(item), ()),
             container_id=item.get("container_id"),
             status=get_str(item, "status") or "completed",
-            stdout=item.get("stdout"),
-            stderr=item.get("stderr"),
-            exit_code=item.get("exit_code"),
+            stdout=result.get("stdout"),
+            stderr=result.get("stderr"),
+            exit_code=result.get("exit_code"),
         )
         failed = None if logs else failed_result(item, value=value)
         is_success = value.status == "completed" and not value.exit_code and not ends_in_traceback(logs)
-        result = failed or ToolResult(logs, value, success=is_success)
-        return ProviderRan(CodeInterpreterCall(value.code, value.container_id), result)
+        return ProviderRan(
+            CodeInterpreterCall(value.code, value.container_id), failed or ToolResult(logs, value, success=is_success)
+        )
 
 
 def ends_in_traceback(logs: str) -> bool:

@@ -6,6 +6,7 @@ It is the adapter's `Connection`, created before anything is sent, and checks th
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +37,7 @@ from weakincentives.adapters.openai.wire import (
     json_schema,
     message,
     rejected_tool_index,
+    rejects_parameter,
 )
 from weakincentives.adapters.turn import ModelReply, ModelRequest, ToolChoice
 from weakincentives.deadlines import Deadline
@@ -58,7 +60,7 @@ class _Toolset:
     rendered: RenderedPrompt[Any]
     params: ToolParams
     source: ContainerSource | None
-    heads: dict[tuple[ToolChoice, str | None, bool], bytes] = field(default_factory=dict[Any, bytes])
+    heads: dict[tuple[ToolChoice, str | None, bool, bool], bytes] = field(default_factory=dict[Any, bytes])
 
 
 class ResponsesConversation:
@@ -233,21 +235,29 @@ class ResponsesConversation:
 
     def _send(self, request: ModelRequest, params: ToolParams, container_id: str | None) -> Wire:
         extra = {} if self._compactor is None else self._compactor.parameters()
-        key = (request.tool_choice, container_id, bool(extra))
+        extensions = params.extension_includes if self._sdk.takes_extensions else []
+        key = (request.tool_choice, container_id, bool(extra), bool(extensions))
         if key not in self._tools.heads:
-            self._tools.heads[key] = encode_json(self._head(request, params) | extra)
+            self._tools.heads[key] = encode_json(self._head(request, params, extensions) | extra)
         seconds = None if request.deadline is None else request.deadline.remaining  # after the uploads of the head
         on_delta = self._evaluation.audit.notify_progress if self._config.stream else None
-        return self._sdk.send(self._history.body(self._tools.heads[key]), timeout=seconds, on_delta=on_delta)
+        try:
+            return self._sdk.send(self._history.body(self._tools.heads[key]), timeout=seconds, on_delta=on_delta)
+        except ProviderFault as fault:
+            if not extensions or not rejects_parameter(fault.status, fault.payload, "include"):
+                raise
+            self._sdk.extensions_were_refused()
+            return self._send(request, params, container_id)
 
-    def _head(self, request: ModelRequest, params: ToolParams) -> Wire:
-        """The request without its input."""
+    def _head(self, request: ModelRequest, params: ToolParams, extensions: Sequence[str]) -> Wire:
+        """The request without its input. `extensions` are values of `include` that only some servers know."""
         head: Wire = {"model": self._model, **self._config.parameters()}
         if self._config.stream:
             head["stream"] = True
         if tools := [*params.functions, *(self._declared(one, request.deadline) for one in params.native)]:
             head |= {"tools": tools, "tool_choice": params.tool_choice(request.tool_choice)}
-        if include := [*params.includes, *([INCLUDE_REASONING] if self._config.store is False else [])]:
+        reasoning = [INCLUDE_REASONING] if self._config.store is False else []
+        if include := [*params.includes, *extensions, *reasoning]:
             head["include"] = include
         schema = output_schema(request.rendered)
         text = {"format": json_schema(schema)} if schema else {}

@@ -23,6 +23,8 @@ from weakincentives.adapters.openai.wire import (
 from weakincentives.adapters.turn import ClientRunCall, HistoryItem, ModelReply, ToolOutput
 from weakincentives.runtime.slices import SliceView
 
+_EXTENSION_PREFIX = "antwort:"
+
 
 class RequestHistory:
     """All input items of a conversation, in order."""
@@ -57,9 +59,12 @@ class RequestHistory:
         self._items.append(item)
 
     def append_items(self, items: Iterable[object]) -> None:
-        """Append the items of a response."""
+        """Append the items of a response, without extension fields: OpenAI refuses them."""
         for item in items:
-            self.append(item)  # pyright: ignore[reportArgumentType] - created by `parsing`
+            fields: Wire = item  # pyright: ignore[reportAssignmentType] - created by `parsing`
+            if any(name.startswith(_EXTENSION_PREFIX) for name in fields):
+                fields = {name: value for name, value in fields.items() if not name.startswith(_EXTENSION_PREFIX)}
+            self.append(fields)
 
     def replace(self, items: Iterable[Wire]) -> None:
         """Replace all items, as a compaction does. Outputs of calls that are still open are appended as before."""

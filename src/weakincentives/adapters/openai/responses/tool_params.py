@@ -46,6 +46,11 @@ class ToolParams:
     def includes(self) -> list[str]:
         return list(dict.fromkeys(value for one in self.native for value in one.capability.includes))
 
+    @property
+    def extension_includes(self) -> list[str]:
+        """Values of `include` that only some servers know."""
+        return list(dict.fromkeys(value for one in self.native for value in one.capability.extension_includes))
+
     def owner(self, capability: Capability, item: Wire) -> NativeToolParam | None:
         """The tool that a call belongs to; None for a tool that the server added itself."""
         slot = capability.slot(item)

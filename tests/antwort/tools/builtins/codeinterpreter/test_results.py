@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from antwort.api.items import CodeInterpreterCall
-from antwort.containers.sandboxes.port import ExecutionResult, Figure, Output
+from antwort.containers.sandboxes.port import ExecutionResult, Figure, Output, TextFile
 from antwort.engine.ports import ToolDone
 from antwort.engine.stores import ContainerFileRecord
 from antwort.engine.truncate import MAX_MODEL_CHARS
@@ -39,6 +39,8 @@ def ended(status: str, outputs: list[dict], text: str) -> ToolDone:
         "container_id": "cntr_1",
         "outputs": outputs,
     }
+    if status == "completed":
+        item["antwort:result"] = {"stdout": "", "stderr": "", "exit_code": 0}
     return ToolDone(item, text)
 
 
@@ -148,3 +150,18 @@ def test_an_interrupted_call_keeps_the_output_and_the_reason():
 
 def test_a_call_that_was_not_run_has_the_reason_as_logs_and_text():
     assert not_run(CALL, "No.") == ended("failed", [logs("No.")], "No.")
+
+
+def test_the_result_has_both_streams_and_the_exit_code():
+    output = (Output("stdout", "a"), Output("stderr", "b"), Output("stdout", "c"))
+    done = done_of(ExecutionResult(status="exit", output=output, exit_code=3))
+    assert done.item["antwort:result"] == {"stdout": "ac", "stderr": "b", "exit_code": 3}
+    assert "antwort:result" not in not_run(CALL, "no").item
+
+
+def test_text_files_are_outputs_within_the_limit():
+    files = (TextFile("a.csv", "1,2"), TextFile("b.csv", "x" * 100), TextFile("c.csv", "y"))
+    done = done_of(printed("done", text_files=files, keeps_variables=False), max_bytes=20)
+    assert [output["logs"] for output in done.item["outputs"]][:2] == ["done", "1,2"]
+    assert "bytes cut" in done.item["outputs"][2]["logs"]
+    assert "[a.csv]\n1,2" in done.text

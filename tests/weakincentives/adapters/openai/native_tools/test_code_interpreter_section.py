@@ -44,9 +44,9 @@ def test_call_has_code_output_and_files():
     assert (ran.result.message, ran.result.success, ran.result.render()) == ("2\n3", True, "2\n3")
 
 
-def test_stdout_stderr_and_exit_code_of_other_servers():
-    extra = {"stdout": "2\n", "stderr": "warning\n", "exit_code": 1}
-    ran = read({**ITEM, **extra})
+def test_stdout_stderr_and_exit_code_of_antwort():
+    result = {"stdout": "2\n", "stderr": "warning\n", "exit_code": 1}
+    ran = read({**ITEM, "antwort:result": result})
 
     assert (ran.result.value.stdout, ran.result.value.stderr, ran.result.value.exit_code) == ("2\n", "warning\n", 1)
     assert not ran.result.success

@@ -20,6 +20,7 @@ from weakincentives.adapters.openai import (
     CodeInterpreterConfig,
     FileSearchConfig,
     McpConfig,
+    OpenAIClientConfig,
     OpenAICodeInterpreterSection,
     OpenAICodeInterpreterTool,
     OpenAIFileSearchSection,
@@ -27,6 +28,7 @@ from weakincentives.adapters.openai import (
     OpenAIModelConfig,
     OpenAIWebSearchSection,
 )
+from weakincentives.adapters.openai.sdk import SdkClient
 from weakincentives.adapters.retry import ThrottlePolicy
 from weakincentives.clock import ManualClock
 from weakincentives.errors import NativeToolError, PromptEvaluationError
@@ -60,6 +62,7 @@ def look_up(params: Topic, *, context: ToolContext) -> ToolResult[str]:
 
 
 LOOK_UP = Tool[Topic, str](name="look_up", description="Look it up.", handler=look_up)
+CODE_INCLUDES = ["code_interpreter_call.outputs", "antwort:code_interpreter_call.result"]
 TASK = MarkdownSection(title="Task", key="task", template="Judge tea.", tools=[LOOK_UP])
 DONE = response(message('{"summary": "done", "score": 3}'))
 
@@ -108,7 +111,45 @@ def test_store_false_includes_encrypted_reasoning():
         evaluate(api, OpenAICodeInterpreterSection(), model_config=OpenAIModelConfig(store=False))
 
     assert api.bodies[0]["store"] is False
-    assert api.bodies[0]["include"] == ["code_interpreter_call.outputs", "reasoning.encrypted_content"]
+    assert api.bodies[0]["include"] == [*CODE_INCLUDES, "reasoning.encrypted_content"]
+
+
+def test_an_extension_that_the_server_refuses_is_not_sent_again():
+    refused = error(400, "Invalid value: 'antwort:code_interpreter_call.result'.", param="include[1]")
+    with responses_api(refused, DONE, DONE) as api:
+        adapter = api.adapter(clock=ManualClock())
+        for _ in range(2):
+            adapter.evaluate(prompt(OpenAICodeInterpreterSection()), session=Session())
+
+    assert [body["include"] for body in api.bodies] == [CODE_INCLUDES, CODE_INCLUDES[:1], CODE_INCLUDES[:1]]
+
+
+def test_extensions_are_not_sent_to_openai():
+    for url in ("https://api.openai.com/v1", "https://eu.api.openai.com/v1", "https://mine.openai.azure.com/v1"):
+        assert not SdkClient(None, OpenAIClientConfig(api_key="k", base_url=url)).takes_extensions
+    for url in ("http://127.0.0.1:8080/v1", "https://notopenai.com/v1"):
+        assert SdkClient(None, OpenAIClientConfig(api_key="k", base_url=url)).takes_extensions
+
+
+def test_streams_and_exit_code_are_in_the_result_and_not_in_the_history():
+    item = {
+        "type": "code_interpreter_call",
+        "id": "ci_1",
+        "status": "completed",
+        "code": "print(1)",
+        "container_id": "cntr_1",
+        "outputs": [{"type": "logs", "logs": "1\nwarning\n"}],
+    }
+    extended = {**item, "antwort:result": {"stdout": "1\n", "stderr": "warning\n", "exit_code": 3}}
+    session = Session()
+    with responses_api(response(extended, function_call("look_up", topic="tea")), DONE) as api:
+        evaluate(api, OpenAICodeInterpreterSection(), session=session)
+
+    ran, _ = session[ToolInvoked].all()
+    value: Any = ran.result.value
+    assert (value.stdout, value.stderr, value.exit_code) == ("1\n", "warning\n", 3)
+    assert not ran.result.success
+    assert api.bodies[1]["input"][1] == item
 
 
 def test_history_repeats_items_unchanged_with_tool_outputs():
