@@ -279,8 +279,7 @@ class TurnLoop:
     def _close_open_items(self, reason: str) -> list[AnyEvent]:
         """End the open items as incomplete, with what the model has written of them."""
         events = self._output.close("incomplete")
-        call = self._open_call
-        return events if call is None else [*events, self._close_call(call, call.incomplete_item(reason))]
+        return events if self._open_call is None else [*events, *self._interrupt(self._open_call, reason)]
 
     def _finalize(self, status: ResponseStatus) -> None:
         """Set the status, the output and the usage of the response."""
@@ -497,12 +496,18 @@ class TurnLoop:
             events, item = call.close(is_cut=is_cut)
             yield Emit([*events, self._close_call(call, item)])
         elif call.hosted is not None and is_cut:
-            item = call.incomplete_item("The reply was cut off before the call was run.")
-            yield Emit([self._close_call(call, item)])
+            yield Emit(self._interrupt(call, "The reply was cut off before the call was run."))
         elif call.hosted is not None:
             done = cast("ToolDone", (yield Run(call.hosted, call.name, call.call_id)))
             call.output = done.text
             yield Emit([self._close_call(call, done.item)])
+
+    def _interrupt(self, call: WrittenCall, reason: str) -> list[AnyEvent]:
+        """End the item of a call that was not run to its end."""
+        if call.hosted is not None:
+            return [self._close_call(call, {**call.hosted.failed(reason).item, "status": "incomplete"})]
+        events, item = call.close(is_cut=True)
+        return [*events, self._close_call(call, {**item, "status": "incomplete"})]
 
     def _close_call(self, call: WrittenCall, item: dict[str, Any]) -> AnyEvent:
         self._open_call = None

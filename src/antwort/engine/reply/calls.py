@@ -90,13 +90,6 @@ class WrittenCall:
         is_partial = is_cut and not self._scanner.is_complete
         return events, self.client_call.item("incomplete" if is_partial else "completed")
 
-    def incomplete_item(self, reason: str) -> dict[str, Any]:
-        """The item of a call that was not run to its end."""
-        if self.client_call is not None:
-            return self.client_call.item("incomplete")
-        done = {} if self.hosted is None else self.hosted.failed(reason).item
-        return {**done, "status": "incomplete"}
-
     def as_function_call(self) -> Item:
         """The call in the next request to the model: a function call, as the model wrote it."""
         return items.read(
