@@ -38,9 +38,9 @@ CHOICES: dict[str, tuple[Any, str, str]] = {
 
 def answer(name: str | None) -> ModelAnswer:
     """A reply with one call, or with text only."""
-    return (
-        ModelAnswer(text="Found.") if name is None else ModelAnswer(calls=[AnswerCall(name, ARGUMENTS.get(name, "{}"))])
-    )
+    if name is None:
+        return ModelAnswer(text="Found.")
+    return ModelAnswer(calls=(AnswerCall(name, ARGUMENTS.get(name, "{}")),))
 
 
 def scripted(name: str | None) -> list[dict[str, Any]]:
