@@ -120,7 +120,7 @@ ITEMS: dict[str, ItemRule] = {
         interrupted_order="Aiq?Q?D",
         statuses=_HOSTED_STATUSES,
     ),
-    "compaction": ItemRule("cmp_", _keys("id type encrypted_content"), "Ax?D"),
+    "compaction": ItemRule("cmp_", _keys("id type encrypted_content"), "Ax?D", optional_keys=_keys("created_by")),
     "tool_search_call": ItemRule("tsc_", _keys("id type status arguments call_id execution"), "AD"),
 }
 

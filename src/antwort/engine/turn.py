@@ -5,8 +5,8 @@
     Count(request)        ->  int           the input tokens of a request
     Ask(request)          ->  Piece         send a request to the model; the first piece of its reply
     NextPiece()           ->  Piece         the next piece; `Finished` is the last
-    Open(name, …)         ->  GuardedCall   the model begins to write a call of a hosted tool
-    Run(call, …)          ->  ToolDone      the arguments are complete: run the call, emit its progress events
+    Open(name, …)         ->  GuardedCall   the item of a hosted call begins
+    Run(call, …)          ->  ToolDone      the reply is complete: run the call, emit its progress events
     Emit(events)          ->  None          send events to the client
 
 It returns the response as it ended. The driver throws `ModelFault` in where the model

@@ -59,7 +59,7 @@ class WrittenCall:
 
     def feed(self, delta: str) -> Sequence[AnyEvent]:
         """Take the next part of the arguments; the events of it. What follows the end of the item is dropped."""
-        if self.is_ended:
+        if self.is_ended and not self.refusal:  # a refused call has no item: only the model reads it again
             return []
         self._fragments.append(delta)
         if self.is_client_side:

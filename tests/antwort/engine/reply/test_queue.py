@@ -102,9 +102,10 @@ def test_a_hosted_call_is_done_before_the_next_item_begins():
 def test_calls_and_their_outputs_are_in_the_order_of_the_model_in_the_next_request():
     first = [
         CallPiece(0, "file_search", "a", '{"q"'),
-        CallPiece(1, "unknown", "b", "{}"),
+        CallPiece(1, "unknown", "b", '{"n"'),
         CallPiece(2, "file_search", "c", "{}"),
         ReasoningPiece("Hm."),
+        CallPiece(1, arguments=": 2}"),
         CallPiece(0, arguments=": 1}"),
         Finished("calls"),
     ]
@@ -113,7 +114,15 @@ def test_calls_and_their_outputs_are_in_the_order_of_the_model_in_the_next_reque
     kinds = [(item.type, item.raw.get("call_id")) for item in runner.history()[1:]]
     calls = [("function_call", "a"), ("function_call", "b"), ("function_call", "c")]
     assert kinds == [("reasoning", None), *calls, *(("function_call_output", call_id) for _, call_id in calls)]
-    assert runner.history()[2].raw["arguments"] == '{"q": 1}'
+    assert [item.raw["arguments"] for item in runner.history()[2:5]] == ['{"q": 1}', '{"n": 2}', "{}"]
+
+
+def test_a_refused_call_is_complete_in_the_next_request_although_text_followed_its_beginning():
+    first = [CallPiece(0, "unknown", "a", '{"n"'), TextPiece("Hm."), CallPiece(0, arguments=": 1}"), Finished("calls")]
+    runner, response = run(*first, replies=[[TextPiece("Yes."), used()]])
+
+    assert [item["type"] for item in response.output] == ["message", "message"]
+    assert runner.history()[2].raw["arguments"] == '{"n": 1}'
 
 
 def test_text_after_a_call_is_sent_after_it():
