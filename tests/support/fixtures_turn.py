@@ -214,6 +214,7 @@ def check_grammar(events: Sequence[AnyEvent]) -> None:
         match event:
             case wire.OutputItemAdded(output_index=index, item=item):
                 assert index == begun
+                assert open_items == {}, "an item is done before the next one is added"
                 begun += 1
                 open_items[index] = item["id"]
             case wire.OutputItemDone(output_index=index, item=item):

@@ -1,7 +1,7 @@
-"""Validator of event streams: order, numbering, ids and texts of the SSE events of a response.
+"""Grammar of event streams: order, keys, numbering, ids, statuses and texts of the SSE events of a response.
 
-It uses only the sent bytes. Each event type is a letter, and the events of an item must match the regular expression
-of its item type.
+It is written from OpenAI's wire, not from this server, and uses only the sent bytes. Each event type is a letter, and
+the events of an item must match the regular expression of its item type.
 """
 
 from __future__ import annotations
@@ -9,43 +9,148 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 SentEvent: TypeAlias = dict[str, Any]
 
-LETTERS = {
-    "output_item.added": "A",
-    "output_item.done": "D",
-    "content_part.added": "(",
-    "content_part.done": ")",
-    "output_text.delta": "t",
-    "output_text.annotation.added": "n",
-    "output_text.done": "T",
-    "refusal.delta": "r",
-    "refusal.done": "R",
-    "reasoning_text.delta": "k",
-    "reasoning_text.done": "K",
-    "reasoning_summary_part.added": "[",
-    "reasoning_summary_part.done": "]",
-    "reasoning_summary_text.delta": "s",
-    "reasoning_summary_text.done": "S",
-    "function_call_arguments.delta": "f",
-    "function_call_arguments.done": "F",
-    "custom_tool_call_input.delta": "c",
-    "custom_tool_call_input.done": "C",
-    "compaction.compacting": "x",
-    "file_search_call.in_progress": "i",
-    "file_search_call.searching": "q",
-    "file_search_call.completed": "Q",
+
+class EventRule(NamedTuple):
+    """The letter of an event type, and its keys besides `type` and `sequence_number`."""
+
+    letter: str
+    keys: frozenset[str]
+
+
+def _events(where: str, **rules: tuple[str, str]) -> dict[str, EventRule]:
+    return {
+        name.replace("__", "."): EventRule(letter, frozenset(f"{where} {keys}".split()))
+        for name, (letter, keys) in rules.items()
+    }
+
+
+EVENTS: dict[str, EventRule] = {
+    **_events("output_index", output_item__added=("A", "item"), output_item__done=("D", "item")),
+    **_events(
+        "item_id output_index content_index",
+        content_part__added=("(", "part"),
+        content_part__done=(")", "part"),
+        output_text__delta=("t", "delta logprobs"),
+        output_text__annotation__added=("n", "annotation annotation_index"),
+        output_text__done=("T", "text logprobs"),
+        refusal__delta=("r", "delta"),
+        refusal__done=("R", "refusal"),
+        reasoning_text__delta=("k", "delta"),
+        reasoning_text__done=("K", "text"),
+    ),
+    **_events(
+        "item_id output_index summary_index",
+        reasoning_summary_part__added=("[", "part"),
+        reasoning_summary_part__done=("]", "part"),
+        reasoning_summary_text__delta=("s", "delta"),
+        reasoning_summary_text__done=("S", "text"),
+    ),
+    **_events(
+        "item_id output_index",
+        function_call_arguments__delta=("f", "delta"),
+        function_call_arguments__done=("F", "arguments"),
+        custom_tool_call_input__delta=("c", "delta"),
+        custom_tool_call_input__done=("C", "input"),
+        compaction__compacting=("x", ""),
+        code_interpreter_call__in_progress=("I", ""),
+        code_interpreter_call_code__delta=("p", "delta"),
+        code_interpreter_call_code__done=("P", "code"),
+        code_interpreter_call__interpreting=("e", ""),
+        code_interpreter_call__completed=("E", ""),
+        file_search_call__in_progress=("i", ""),
+        file_search_call__searching=("q", ""),
+        file_search_call__completed=("Q", ""),
+    ),
+    **{
+        name: EventRule("", frozenset(["response"]))
+        for name in ("created", "queued", "in_progress", "completed", "failed", "incomplete")
+    },
+    "error": EventRule("", frozenset(["error"])),
+}
+"""All event types that this server sends, without the prefix `response.`."""
+
+
+class ItemRule(NamedTuple):
+    """An item type: the prefix of its id, its keys, and the order of its events."""
+
+    prefix: str
+    keys: frozenset[str]
+    order: str
+    interrupted_order: str = ""
+    """The order if the call failed or was not run to its end; by default the same."""
+    optional_keys: frozenset[str] = frozenset()
+    statuses: frozenset[str] = frozenset(["completed", "incomplete"])
+    """The statuses of the ended item."""
+
+
+def _keys(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+_HOSTED_STATUSES = _keys("completed incomplete failed")
+
+ITEMS: dict[str, ItemRule] = {
+    "message": ItemRule(
+        "msg_", _keys("id type status role content"), r"A(\(([tn]+T|r+R)\))*D", optional_keys=_keys("phase")
+    ),
+    "reasoning": ItemRule(
+        "rs_", _keys("id type summary"), r"A(\[s+S\]|\(k+K\))*D", optional_keys=_keys("content encrypted_content")
+    ),
+    "function_call": ItemRule(
+        "fc_", _keys("id type status call_id name arguments"), "Af*FD", optional_keys=_keys("namespace")
+    ),
+    "custom_tool_call": ItemRule(
+        "ctc_", _keys("id type status call_id name input"), "Ac*CD", optional_keys=_keys("namespace")
+    ),
+    "code_interpreter_call": ItemRule(
+        "ci_",
+        _keys("id type status code container_id outputs"),
+        "AIp*PeED",
+        interrupted_order="AIp*(Pe?)?D",
+        statuses=_HOSTED_STATUSES,
+    ),
+    "file_search_call": ItemRule(
+        "fs_",
+        _keys("id type status queries results"),
+        "AiqQD",
+        interrupted_order="Aiq?Q?D",
+        statuses=_HOSTED_STATUSES,
+    ),
+    "compaction": ItemRule("cmp_", _keys("id type encrypted_content"), "Ax?D", optional_keys=_keys("created_by")),
+    "tool_search_call": ItemRule("tsc_", _keys("id type status arguments call_id execution"), "AD"),
 }
 
-ITEM_PATTERNS = {
-    "message": r"A(\(([tn]+T|r+R)\))*D",
-    "reasoning": r"A(\[s+S\]|\(k+K\))*D",
-    "function_call": r"Af*FD",
-    "custom_tool_call": r"Ac*CD",
-    "compaction": r"Ax?D",
-    "file_search_call": r"Ai(qQ?)?D",
+PART_KEYS = {
+    "output_text": _keys("type text annotations logprobs"),
+    "refusal": _keys("type refusal"),
+    "reasoning_text": _keys("type text"),
+    "summary_text": _keys("type text"),
+    "container_file_citation": _keys("type container_id file_id filename start_index end_index"),
+    "file_citation": _keys("type file_id filename index"),
+    "logs": _keys("type logs"),
+    "image": _keys("type url"),
+}
+"""The keys of content parts, annotations and outputs."""
+
+RESPONSE_KEYS = _keys(
+    "id object created_at status background completed_at error incomplete_details instructions max_output_tokens "
+    "max_tool_calls model output parallel_tool_calls previous_response_id conversation prompt prompt_cache_key "
+    "prompt_cache_retention reasoning safety_identifier service_tier store temperature text tool_choice tools "
+    "top_logprobs top_p presence_penalty frequency_penalty truncation usage user metadata"
+)
+"""The keys of every response. Additional ones begin with `antwort:`."""
+
+RESPONSE_STATUSES = {
+    "response.created": _keys("in_progress queued"),
+    "response.queued": _keys("queued"),
+    "response.in_progress": _keys("in_progress"),
+    "response.completed": _keys("completed"),
+    "response.incomplete": _keys("incomplete cancelled"),
+    "response.failed": _keys("failed"),
 }
 
 DONE_FIELDS = {
@@ -55,6 +160,7 @@ DONE_FIELDS = {
     "reasoning_summary_text": "text",
     "function_call_arguments": "arguments",
     "custom_tool_call_input": "input",
+    "code_interpreter_call_code": "code",
 }
 """The field of a `done` event that equals the concatenated deltas."""
 
@@ -74,21 +180,82 @@ def read_frames(stream: bytes) -> list[SentEvent]:
     return events
 
 
-def check_stream(events: list[SentEvent], *, background: bool = False) -> None:
-    """Check sequence numbers, first and last events, order, ids and texts."""
+def check_stream(events: list[SentEvent], *, background: bool = False, obfuscated: bool = True) -> None:
+    """Check sequence numbers, first and last events, order, keys, ids, statuses and texts."""
     assert [event["sequence_number"] for event in events] == list(range(len(events)))
     kinds = [event["type"] for event in events]
     opening = ["response.created", *(["response.queued"] if background else []), "response.in_progress"]
     assert kinds[: len(opening)] == opening
     assert all(event["response"]["output"] == [] for event in events[: len(opening)])
     assert [kind for kind in kinds if kind in FINAL_EVENTS] == [kinds[-1]]
+    assert [at for at, kind in enumerate(kinds, 2) if kind == "error"] in ([], [len(kinds)]), "error precedes the end"
     assert {event["response"]["id"] for event in events if "response" in event} == {events[0]["response"]["id"]}
+    for event in events:
+        _check_keys(event, obfuscated=obfuscated)
+    _check_order(events)
     final = events[-1]["response"]
     items = _events_by_item(events)
     assert list(items) == list(range(len(items)))
+    if final["status"] != "completed" and items and _is_unwritten(events):
+        items.popitem()
     for index, item_events in items.items():
         _check_item(item_events, final["output"][index], is_completed=final["status"] == "completed")
     assert len(final["output"]) == len(items)
+
+
+def _is_unwritten(events: list[SentEvent]) -> bool:
+    """Whether the last item is a compaction whose summary was not written: it is not part of the response."""
+    last = [event for event in events if "item" in event][-1]
+    return last["type"] == "response.output_item.added" and last["item"]["type"] == "compaction"
+
+
+def _check_keys(event: SentEvent, *, obfuscated: bool) -> None:
+    """The keys of an event and of what it carries; `obfuscation` in deltas only."""
+    kind = event["type"]
+    is_padded = obfuscated and kind.endswith(".delta")
+    expected = EVENTS[kind.removeprefix("response.")].keys | {"type", "sequence_number"}
+    assert set(event) == (expected | {"obfuscation"} if is_padded else expected), kind
+    if "response" in event:
+        response = event["response"]
+        assert {key for key in response if not key.startswith("antwort:")} == RESPONSE_KEYS
+        assert response["status"] in RESPONSE_STATUSES[kind]
+        assert (response["error"] is not None) == (kind == "response.failed")
+        assert (response["incomplete_details"] is not None) == (response["status"] == "incomplete")
+    if "error" in event:
+        assert set(event["error"]) == {"type", "code", "message", "param"}
+    if "item" in event:
+        _check_item_keys(event["item"])
+    for name in ("part", "annotation"):
+        if name in event:
+            _check_part(event[name])
+
+
+def _check_item_keys(item: SentEvent) -> None:
+    rule = ITEMS[item["type"]]
+    assert rule.keys <= set(item) <= rule.keys | rule.optional_keys, item["type"]
+    assert item["id"].startswith(rule.prefix)
+    for part in [*(item.get("content") or ()), *(item.get("summary") or ()), *(item.get("outputs") or ())]:
+        _check_part(part)
+
+
+def _check_part(part: SentEvent) -> None:
+    assert set(part) == PART_KEYS[part["type"]], part["type"]
+    for annotation in part.get("annotations", ()):
+        _check_part(annotation)
+
+
+def _check_order(events: list[SentEvent]) -> None:
+    """An item is done before the next one is added, and has all events in between."""
+    open_index = None
+    for event in events:
+        if "output_index" not in event:
+            continue
+        if event["type"] == "response.output_item.added":
+            assert open_index is None, "an item is done before the next one is added"
+            open_index = event["output_index"]
+        assert event["output_index"] == open_index
+        if event["type"] == "response.output_item.done":
+            open_index = None
 
 
 def _events_by_item(events: list[SentEvent]) -> dict[int, list[SentEvent]]:
@@ -101,18 +268,30 @@ def _events_by_item(events: list[SentEvent]) -> dict[int, list[SentEvent]]:
 
 def _check_item(events: list[SentEvent], final: SentEvent, *, is_completed: bool) -> None:
     added = events[0]["item"]
-    word = "".join(LETTERS[event["type"].removeprefix("response.")] for event in events)
+    rule = ITEMS[added["type"]]
+    word = "".join(EVENTS[event["type"].removeprefix("response.")].letter for event in events)
     ended = word.endswith("D")
     assert ended or not is_completed
     if ended:
-        assert re.fullmatch(ITEM_PATTERNS[added["type"]], word), (added["type"], word)
+        is_interrupted = final.get("status", "completed") != "completed"
+        order = (rule.interrupted_order if is_interrupted else "") or rule.order
+        assert re.fullmatch(order, word), (added["type"], word)
         assert events[-1]["item"] == final
+        assert set(added) <= set(final)
+        assert final.get("status", "completed") in rule.statuses
     identity = [(item["type"], item["id"], item.get("call_id")) for item in (added, final)]
     assert identity[0] == identity[1]
     assert {event["item_id"] for event in events if "item_id" in event} <= {added["id"]}
     assert added.get("status", "in_progress") == "in_progress"
-    assert final.get("status", "completed") != "in_progress"
+    assert not (is_completed and final.get("status") == "incomplete")
+    _check_empty(added)
     _check_texts(events)
+
+
+def _check_empty(added: SentEvent) -> None:
+    """Nothing of an item is written when it is added."""
+    for name in ("content", "summary", "arguments", "input", "code", "outputs", "queries"):
+        assert not added.get(name), (added["type"], name)
 
 
 def _check_texts(events: list[SentEvent]) -> None:

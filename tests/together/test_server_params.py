@@ -7,7 +7,7 @@ import pytest
 from fake_upstream import running_upstream
 from fixtures_server import create_key, run_server
 
-from antwort.testing.model import ModelAnswer
+from antwort.testing.model import AnswerCall, ModelAnswer
 
 HELLO = ModelAnswer(text="Hello.")
 TOO_LONG = {"error": {"message": "This model's maximum context length is 9 tokens", "code": "context_length_exceeded"}}
@@ -190,6 +190,7 @@ def test_a_message_of_another_server_can_be_replayed(client):
 def test_only_allowed_tools_are_sent_to_the_model(client, upstream):
     tools = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("one", "two")]
     choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "two"}]}
+    upstream.set_replies(upstream.chat(ModelAnswer(calls=(AnswerCall("two", "{}"),))))
     response = client.responses.create(model="chat", input="hello", tools=tools, tool_choice=choice)
 
     sent = upstream.requests[-1].body

@@ -27,6 +27,7 @@ class ServerSide:
 
 
 FunctionOwner: TypeAlias = ClientSide | ServerSide
+_MAX_NAMED = 5  # functions that a message lists
 
 
 @dataclass(frozen=True)
@@ -37,15 +38,24 @@ class Offer:
     owner: dict[str, FunctionOwner] = field(default_factory=dict[str, FunctionOwner])
     choice: Choice = "auto"
     forbidden: frozenset[str] = frozenset()
+    demanded: frozenset[str] = frozenset()
+    """A forced `tool_choice`: the model must call one of these, and nothing else."""
 
     def client_only(self) -> Offer:
         """Without the hosted functions, once `max_tool_calls` is reached."""
         specs = tuple(spec for spec in self.specs if isinstance(self.owner[spec.name], ClientSide))
-        return replace(self, specs=specs, choice="auto" if specs else "none")
+        return replace(self, specs=specs, choice="auto" if specs else "none", demanded=frozenset())
 
     def with_auto_choice(self) -> Offer:
         """A forced `tool_choice` is forced once: after the call it is `auto`."""
-        return replace(self, choice="auto")
+        return replace(self, choice="auto", demanded=frozenset())
+
+    @property
+    def demand(self) -> str:
+        """The call that is demanded, for messages."""
+        if len(self.demanded) > _MAX_NAMED:
+            return "one of its tools"
+        return " or ".join(f"'{name}'" for name in sorted(self.demanded))
 
 
 class HasSpecs(Protocol):
@@ -83,7 +93,17 @@ def classify(tools: Sequence[ToolDeclaration], choice: ToolChoice, prepared: Map
             specs += offered
     callable_names = set[str]() if choice == "none" else {spec.name for spec in specs}
     forbidden = frozenset(owners.keys() - callable_names)
-    return Offer(tuple(specs), owners, _model_choice(choice, tools, prepared), forbidden)
+    model_choice = _model_choice(choice, tools, prepared)
+    return Offer(tuple(specs), owners, model_choice, forbidden, _demanded(model_choice, owners, callable_names))
+
+
+def _demanded(choice: Choice, owners: Mapping[str, FunctionOwner], names: set[str]) -> frozenset[str]:
+    """The functions that fulfil a forced choice. Of a hosted tool, all functions do."""
+    if isinstance(choice, MustCall):
+        owner = owners[choice.name]
+        same = {name for name in names if owners[name] == owner} if isinstance(owner, ServerSide) else set[str]()
+        return frozenset({choice.name, *same})
+    return frozenset(names) if choice == "required" else frozenset()
 
 
 def _offered(

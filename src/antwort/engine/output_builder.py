@@ -5,8 +5,8 @@
     OpenReasoning     reasoning text and summaries
     OpenCall          a client-side call that the model is writing
 
-A message or reasoning item stays open until another item begins. Calls may be open side
-by side, because models write several at once.
+A message or reasoning item stays open until another item begins. At most one item is open:
+`reply.queue` keeps what a model writes of several calls at once in order.
 """
 
 from __future__ import annotations

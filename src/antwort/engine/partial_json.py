@@ -1,4 +1,4 @@
-"""Incremental JSON: extracts one string field from JSON that is still being written. Pure.
+"""Incremental JSON: extracts one string field from JSON that is still being written, and finds its end. Pure.
 
 A model writes `{"code": "print(1)"}` in fragments that end anywhere, also in the middle
 of an escape. The client receives `print(1)` as it is written.
@@ -13,6 +13,7 @@ import re
 _ESCAPE = r'\\(?:["\\/bfnrt]|u(?:[0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}))'
 _RUN = re.compile(rf'(?:[^"\\]++|{_ESCAPE})(?:{_ESCAPE}[^"\\]*+)*+')
 _STRUCTURE = re.compile(r'["{}\[\],]')
+_OUTSIDE_STRINGS, _IN_STRINGS = re.compile(r'["{}\[\]]'), re.compile(r'["\\]')
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _HEX_DIGITS = 4
 _HIGH_SURROGATE, _LOW_SURROGATE, _SURROGATE_END = 0xD800, 0xDC00, 0xE000
@@ -123,6 +124,44 @@ class FieldReader:
             self._depth -= 1
         elif char == "," and self._depth == 1:
             self._at_key, self._key = True, None
+
+
+class ObjectScanner:
+    """Finds the end of a JSON object: the bracket that closes the first one. Whether the rest is valid is not checked.
+
+    Text that does not begin with an object is never complete.
+    """
+
+    def __init__(self) -> None:
+        self.is_complete = False
+        self._is_object: bool | None = None  # None before the first character
+        self._depth = 0
+        self._in_string = False
+        self._in_escape = False
+
+    def feed(self, fragment: str) -> None:
+        """Read the next fragment."""
+        if self._is_object is None and (begun := fragment.lstrip()):
+            self._is_object = begun[0] == "{"
+        at = 0
+        while self._is_object and not self.is_complete and at < len(fragment):
+            if self._in_escape:
+                self._in_escape, at = False, at + 1
+                continue
+            found = (_IN_STRINGS if self._in_string else _OUTSIDE_STRINGS).search(fragment, at)
+            if found is None:
+                return
+            self._structural(found[0])
+            at = found.end()
+
+    def _structural(self, char: str) -> None:
+        if char == "\\":
+            self._in_escape = True
+        elif char == '"':
+            self._in_string = not self._in_string
+        else:
+            self._depth += 1 if char in "{[" else -1
+            self.is_complete = self._depth <= 0
 
 
 class FreeTextReader:

@@ -280,7 +280,7 @@ class ToolContext(Struct, frozen=True, kw_only=True):
 
 
 class HostedCall(Protocol):
-    """One call of a hosted tool, from the moment that the model begins to write it.
+    """One call of a hosted tool. It begins as the model writes it, or later, when the items before it are done.
 
     A call reports its failure with `ToolDone`. An exception of any method makes it a failed call.
     """

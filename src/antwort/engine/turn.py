@@ -5,8 +5,8 @@
     Count(request)        ->  int           the input tokens of a request
     Ask(request)          ->  Piece         send a request to the model; the first piece of its reply
     NextPiece()           ->  Piece         the next piece; `Finished` is the last
-    Open(name, …)         ->  GuardedCall   the model begins to write a call of a hosted tool
-    Run(call, …)          ->  ToolDone      the arguments are complete: run the call, emit its progress events
+    Open(name, …)         ->  GuardedCall   the item of a hosted call begins
+    Run(call, …)          ->  ToolDone      the reply is complete: run the call, emit its progress events
     Emit(events)          ->  None          send events to the client
 
 It returns the response as it ended. The driver throws `ModelFault` in where the model
@@ -19,7 +19,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
 from antwort.api import events as wire
@@ -36,8 +36,20 @@ from antwort.engine.classify import ClientSide, Offer, ServerSide
 from antwort.engine.compaction.compactor import Compacted, Compactor, SummaryReply
 from antwort.engine.hosted_tools import GuardedCall
 from antwort.engine.output_builder import Annotate, OpenCall, OutputBuilder, SealReasoning
-from antwort.engine.partial_json import FreeTextReader
-from antwort.engine.ports import CallPiece, CompactionPiece, Finished, ModelFault, ModelRequest, Piece, ToolDone
+from antwort.engine.ports import (
+    CallPiece,
+    CompactionPiece,
+    Finished,
+    ModelFault,
+    ModelRequest,
+    Piece,
+    RefusalPiece,
+    TextPiece,
+    ToolDone,
+)
+from antwort.engine.reply.calls import WrittenCall
+from antwort.engine.reply.demand import CallDemand
+from antwort.engine.reply.queue import ReplyQueue
 from antwort.engine.truncate import CONTEXT_LENGTH_EXCEEDED, truncate_history
 
 _logger = logging.getLogger(__name__)
@@ -144,20 +156,6 @@ class Cancelled(Exception):
     """The response was cancelled, or its client disconnected."""
 
 
-@dataclass
-class _WrittenCall:
-    """A call that the model is writing. At most one of `hosted`, `client_call` and `refusal` is set."""
-
-    name: str
-    call_id: str
-    output_index: int
-    hosted: GuardedCall | None = None
-    client_call: OpenCall | None = None
-    arguments: list[str] = field(default_factory=list[str])
-    free_text: FreeTextReader | None = None  # custom tools: extracts the text from the JSON that the model writes
-    refusal: str = ""  # why the call is not run; only the model reads it, the client sees no item
-
-
 class TurnLoop:
     """One response: its state, and the agent loop that advances it."""
 
@@ -186,6 +184,8 @@ class TurnLoop:
         self._max_turns = max_turns
         self._output = OutputBuilder(annotate, seal_reasoning)
         self._compaction = compaction or CompactionPlan()
+        if self._compaction.is_upstream_triggered:  # the reply is a compaction, and no call
+            self._offer = offer.with_auto_choice()
         self._transcript = list(self._compaction.transcript)
         self._transcript_end = 0
         """The output items before this index are in the transcript, or were compacted."""
@@ -194,8 +194,9 @@ class TurnLoop:
         self._summary_tokens = 0
         self._usage: Usage | None = None
         self._hosted_calls = 0
-        self._open_calls: dict[int, _WrittenCall] = {}
-        """Calls whose items have begun and not ended, by output index."""
+        self._demand = CallDemand(response.model)
+        self._open_call: WrittenCall | None = None
+        """The call whose item has begun and not ended."""
 
     @property
     def is_compacted_upstream(self) -> bool:
@@ -213,23 +214,20 @@ class TurnLoop:
                 return self.response
             for _ in range(self._max_turns):
                 yield from self._compact_above_threshold()
-                calls: dict[int, _WrittenCall] = {}
-                finished = yield from self._ask(calls)
-                is_cut = finished.reason in ("length", "content_filter")
-                yield Emit(self._end_client_calls(calls.values(), is_cut=is_cut))
-                if is_cut:
+                reply = ReplyQueue()
+                finished = yield from self._ask(reply)
+                if reply.is_cut:
                     reason = "max_output_tokens" if finished.reason == "length" else "content_filter"
                     yield Emit([self._incomplete(reason)])
                     return self.response
-                yield from self._run_hosted_calls(calls.values())
-                if not calls or any(call.client_call is not None for call in calls.values()):
+                if reply.has_client_calls or not (reply.calls or reply.is_asked_again):
                     yield from self._compact_above_threshold(finished.usage)
                     yield Emit([self._completed()])
                     return self.response
                 if (left := self._tokens_left()) is not None and left < _MIN_OUTPUT_TOKENS:
                     yield Emit([self._incomplete("max_output_tokens")])
                     return self.response
-                self._narrow_offer(calls.values())
+                self._narrow_offer(reply)
             yield Emit([self._incomplete("max_messages")])
         except Exception as error:  # noqa: BLE001 - the response needs an end whatever failed
             yield Emit(self._abort(error))
@@ -281,7 +279,7 @@ class TurnLoop:
     def _close_open_items(self, reason: str) -> list[AnyEvent]:
         """End the open items as incomplete, with what the model has written of them."""
         events = self._output.close("incomplete")
-        return events + [self._end_call(call, _incomplete_item(call, reason)) for call in [*self._open_calls.values()]]
+        return events if self._open_call is None else [*events, *self._interrupt(self._open_call, reason)]
 
     def _finalize(self, status: ResponseStatus) -> None:
         """Set the status, the output and the usage of the response."""
@@ -295,24 +293,24 @@ class TurnLoop:
 
     # ── the model ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _ask(self, calls: dict[int, _WrittenCall]) -> Generator[Command, Any, Finished]:
-        """Send the history to the model and emit its reply; adds the calls of the reply to `calls`."""
+    def _ask(self, reply: ReplyQueue) -> Generator[Command, Any, Finished]:
+        """Send the history to the model, emit its reply, run its hosted calls, and append all of it to the history."""
         piece = yield from self._first_piece()
         first_index = self._output.next_index  # behind the item of a compaction
         while not isinstance(piece, Finished):
-            if isinstance(piece, CompactionPiece):
-                yield Emit(self._output.add(piece.item))
-            elif not isinstance(piece, CallPiece):
-                yield Emit(self._output.write(piece))
-            else:
-                if piece.index not in calls:
-                    yield from self._begin_call(piece, calls)
-                yield Emit(self._write_arguments(calls[piece.index], piece.arguments))
+            yield from self._read_piece(piece, reply)
             piece = cast("Piece", (yield NextPiece()))
+        reply.finished = piece
         self._usage = (self._usage or Usage()) + piece.usage
-        yield Emit(self._output.close("incomplete" if piece.reason in ("length", "content_filter") else "completed"))
+        is_missed = self._demand.is_missed(self._offer, reply)
+        dropped = reply.drop_text() if is_missed else ""
+        yield from self._send_waiting(reply)
+        yield Emit(self._output.close("incomplete" if reply.is_cut else "completed"))
         written = self._output.output[first_index:]
         self._history += [items.read(item) for item in written if item["type"] in _REPLAYED_TYPES]
+        self._history += [items.read({"role": "assistant", "content": dropped})] if dropped else []
+        self._record_calls(reply.calls.values())
+        self._history += self._demand.repeat(self._offer, reply) if is_missed else []
         return piece
 
     def _first_piece(self) -> Generator[Command, Any, Piece]:
@@ -413,77 +411,121 @@ class TurnLoop:
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _begin_call(self, piece: CallPiece, calls: dict[int, _WrittenCall]) -> Commands:
-        yield Emit(self._output.close())
-        is_first = all(call.refusal for call in calls.values())
-        call = _WrittenCall(piece.name, piece.call_id or new_id("call_"), self._output.next_index)
-        calls[piece.index] = call
-        match self._offer.owner.get(call.name):
-            case _ if not (is_first or self.response.parallel_tool_calls):
+    def _read_piece(self, piece: Piece, reply: ReplyQueue) -> Commands:
+        """Send a piece, or keep it until the items before it are done."""
+        if not isinstance(piece, CallPiece):
+            is_text = isinstance(piece, (TextPiece, RefusalPiece))
+            if reply.waiting or (is_text and self._demand.is_open(self._offer, reply)):
+                reply.keep(piece)
+            else:
+                yield Emit(self._write(piece))
+        elif (call := reply.calls.get(piece.index)) is not None:
+            yield Emit(call.feed(piece.arguments))
+        else:
+            call = self._new_call(piece, reply)
+            call.feed(piece.arguments)
+            reply.add_call(piece, call)
+        if reply.waiting:
+            yield from self._send_waiting(reply)
+
+    def _write(self, piece: Piece) -> list[AnyEvent]:
+        """The events of a piece that is not part of a call."""
+        assert not isinstance(piece, (CallPiece, Finished))  # noqa: S101 - the callers have dealt with those
+        return self._output.add(piece.item) if isinstance(piece, CompactionPiece) else self._output.write(piece)
+
+    def _send_waiting(self, reply: ReplyQueue) -> Commands:
+        """Send what is next in order, up to the first call that is not done."""
+        while reply.waiting:
+            first = reply.waiting[0]
+            if isinstance(first, WrittenCall):
+                if not (reply.is_cut and first.is_hosted and not first.is_begun):  # a call that will not run
+                    yield from self._begin_call(first)
+                    if not reply.may_end(first):
+                        return
+                    yield from self._end_call(first, is_cut=reply.is_cut)
+                reply.waiting.popleft()
+            elif self._demand.is_open(self._offer, reply):
+                return
+            else:
+                reply.waiting.popleft()
+                for piece in first:
+                    yield Emit(self._write(piece))
+
+    def _new_call(self, piece: CallPiece, reply: ReplyQueue) -> WrittenCall:
+        """Decide who runs a call, or why it is refused."""
+        call = WrittenCall(piece.name, piece.call_id or new_id("call_"), self._offer.owner.get(piece.name))
+        match call.owner:
+            case _ if reply.has_accepted_call and not self.response.parallel_tool_calls:
                 call.refusal = "Only one tool call at a time is allowed. Make this one again, alone."
+            case _ if refusal := self._demand.refusal(self._offer, call.name):
+                call.refusal = refusal
             case _ if call.name in self._offer.forbidden:  # some models ignore `tool_choice`
                 call.refusal = f"Tool '{call.name}' must not be called in this response. Answer without it."
-            case ClientSide(is_custom):
-                opened = OpenCall(call.output_index, name=call.name, call_id=call.call_id, is_custom=is_custom)
-                call.client_call, call.free_text = opened, FreeTextReader() if is_custom else None
-                self._open_calls[call.output_index] = call
-                yield Emit([self._output.begin(opened.item())])
-            case ServerSide(tool_index) if self._may_run_more():
-                command = Open(call.name, call.call_id, tool_index, call.output_index)
-                call.hosted = hosted = cast("GuardedCall", (yield command))
-                self._hosted_calls += 1
-                self._open_calls[call.output_index] = call
-                yield Emit([self._output.begin(hosted.item), *hosted.started_events()])
-            case ServerSide():
-                call.refusal = "No more tool calls are allowed in this response. Answer with what you have."
-            case _:
+            case None:
                 call.refusal = f"There is no tool '{call.name}'."
+            case ServerSide() if not self._may_run_more():
+                call.refusal = "No more tool calls are allowed in this response. Answer with what you have."
+            case owner:
+                self._hosted_calls += isinstance(owner, ServerSide)
+                reply.has_accepted_call = True
+        return call
 
-    def _write_arguments(self, call: _WrittenCall, delta: str) -> Sequence[AnyEvent]:
-        call.arguments.append(delta)
+    def _begin_call(self, call: WrittenCall) -> Commands:
+        """Begin the item of a call, once."""
+        if call.is_begun:
+            return
+        call.is_begun = True
+        yield Emit(self._output.close())
+        if call.refusal or call.owner is None:
+            return
+        call.output_index = index = self._output.next_index
+        if isinstance(call.owner, ClientSide):
+            opened = OpenCall(index, name=call.name, call_id=call.call_id, is_custom=call.owner.is_custom)
+            self._open_call = call
+            yield Emit([self._output.begin(opened.item()), *call.begin(opened)])
+        else:
+            command = Open(call.name, call.call_id, call.owner.tool_index, index)
+            hosted = cast("GuardedCall", (yield command))
+            self._open_call = call
+            yield Emit([self._output.begin(hosted.item), *hosted.started_events(), *call.begin(hosted)])
+
+    def _end_call(self, call: WrittenCall, *, is_cut: bool) -> Commands:
+        """End the item of a call; a hosted call is run before, unless the reply was cut off."""
+        call.is_ended = True
         if call.client_call is not None:
-            return call.client_call.write(call.free_text.feed(delta) if call.free_text else delta)
-        return call.hosted.write(delta) if call.hosted is not None and delta else []
+            events, item = call.close(is_cut=is_cut)
+            yield Emit([*events, self._close_call(call, item)])
+        elif call.hosted is not None and is_cut:
+            yield Emit(self._interrupt(call, "The reply was cut off before the call was run."))
+        elif call.hosted is not None:
+            done = cast("ToolDone", (yield Run(call.hosted, call.name, call.call_id)))
+            call.output = done.text
+            yield Emit([self._close_call(call, done.item)])
 
-    def _end_client_calls(self, calls: Iterable[_WrittenCall], *, is_cut: bool) -> list[AnyEvent]:
-        """End the items of client-side calls, and those of hosted calls whose arguments were cut off."""
-        events: list[AnyEvent] = []
-        for call in calls:
-            if (client_call := call.client_call) is not None:
-                if call.free_text is not None:
-                    events += client_call.write(call.free_text.rest(cut=is_cut))
-                events.append(client_call.close())
-                events.append(self._end_call(call, client_call.item("incomplete" if is_cut else "completed")))
-            elif call.hosted is not None and is_cut:
-                events.append(self._end_call(call, _incomplete_item(call, "The call was cut off before it was whole.")))
-        return events
+    def _interrupt(self, call: WrittenCall, reason: str) -> list[AnyEvent]:
+        """End the item of a call that was not run to its end."""
+        if call.hosted is not None:
+            return [self._close_call(call, {**call.hosted.failed(reason).item, "status": "incomplete"})]
+        events, item = call.close(is_cut=True)
+        return [*events, self._close_call(call, {**item, "status": "incomplete"})]
 
-    def _run_hosted_calls(self, calls: Iterable[_WrittenCall]) -> Commands:
-        """Run the hosted calls in order, and append every call and its output to the history."""
-        outputs: list[Item] = []
-        for call in calls:
-            if call.client_call is not None:
-                continue
-            text = call.refusal
-            if call.hosted is not None:
-                done = cast("ToolDone", (yield Run(call.hosted, call.name, call.call_id)))
-                text = done.text
-                yield Emit([self._end_call(call, done.item)])
-            self._history.append(_as_function_call(call))
-            outputs.append(_as_output(call, text))
-        self._history += outputs  # behind all calls, as models expect the outputs of parallel calls
-
-    def _end_call(self, call: _WrittenCall, item: dict[str, Any]) -> AnyEvent:
-        self._open_calls.pop(call.output_index, None)
+    def _close_call(self, call: WrittenCall, item: dict[str, Any]) -> AnyEvent:
+        self._open_call = None
         return self._output.end(call.output_index, item)
+
+    def _record_calls(self, calls: Iterable[WrittenCall]) -> None:
+        """Append the calls that the client does not run to the history, and their outputs behind all of them."""
+        made = [call for call in calls if not call.is_client_side]
+        self._history += [call.as_function_call() for call in made]
+        self._history += [call.as_output() for call in made]
 
     def _may_run_more(self) -> bool:
         limit = self.response.max_tool_calls
         return limit is None or self._hosted_calls < limit
 
-    def _narrow_offer(self, calls: Iterable[_WrittenCall]) -> None:
+    def _narrow_offer(self, reply: ReplyQueue) -> None:
         """For the next request: no forced choice after a hosted call, no hosted tools past `max_tool_calls`."""
-        if any(call.hosted is not None for call in calls):
+        if reply.has_hosted_calls:
             self._offer = self._offer.with_auto_choice()
         if not self._may_run_more():
             self._offer = self._offer.client_only()
@@ -491,21 +533,3 @@ class TurnLoop:
 
 def _is_unfinished_compaction(item: dict[str, Any]) -> bool:
     return item["type"] == "compaction" and not item.get("encrypted_content")
-
-
-def _incomplete_item(call: _WrittenCall, reason: str) -> dict[str, Any]:
-    """The item of a call that was not run to its end."""
-    if call.client_call is not None:
-        return call.client_call.item("incomplete")
-    done = {} if call.hosted is None else call.hosted.failed(reason).item
-    return {**done, "status": "incomplete"}
-
-
-def _as_function_call(call: _WrittenCall) -> Item:
-    """The call in the next request to the model: a function call, as the model wrote it."""
-    arguments = "".join(call.arguments) or "{}"
-    return items.read({"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": arguments})
-
-
-def _as_output(call: _WrittenCall, text: str) -> Item:
-    return items.read({"type": "function_call_output", "call_id": call.call_id, "output": text})

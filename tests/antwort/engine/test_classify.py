@@ -83,8 +83,35 @@ def test_a_forced_choice_names_the_function_and_is_forced_once(choice, expected)
     offer = offer_of(TOOLS, choice)
 
     assert offer.choice == expected
+    assert offer.demanded == ({expected.name} if isinstance(expected, MustCall) else {"add", "shout", "file_search"})
     assert offer.with_auto_choice().choice == "auto"
+    assert offer.with_auto_choice().demanded == offer.client_only().demanded == frozenset()
     assert offer.forbidden == frozenset()
+
+
+def test_every_function_of_a_demanded_hosted_tool_fulfils_the_demand():
+    class Two(EchoTools):
+        specs = (FunctionSpec("search", None, None), FunctionSpec("open_page", None, None))
+
+    offer = classify(TOOLS, Chosen("file_search"), prepared(TOOLS, Two()))
+
+    assert (offer.choice, offer.demanded) == (MustCall("search"), {"search", "open_page"})
+    assert offer.demand == "'open_page' or 'search'"
+
+
+def test_allowed_tools_demand_a_call_only_in_mode_required():
+    allowed = [Chosen("function", "add"), Chosen("file_search")]
+    modes = {mode: offer_of(TOOLS, Chosen("allowed_tools", mode=mode, tools=allowed)) for mode in ("auto", "required")}
+
+    assert modes["required"].demanded == {"add", "file_search"}
+    assert modes["auto"].demanded == offer_of(TOOLS, "none").demanded == frozenset()
+
+
+def test_a_demand_names_a_few_functions_only():
+    many = [FunctionTool(f"f{at}") for at in range(6)]
+
+    assert offer_of(many[:2], "required").demand == "'f0' or 'f1'"
+    assert offer_of(many, "required").demand == "one of its tools"
 
 
 def test_client_only_drops_the_hosted_functions():

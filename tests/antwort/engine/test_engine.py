@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from fake_echo_provider import PreparedEcho
+from fake_llama_server import FAKE_SERVER_COMMAND, LlamaReply, received_requests
 from fixtures_sealing import new_sealer
 from fixtures_turn import EchoTools
 
@@ -15,7 +16,7 @@ from antwort.api.events import FINAL_EVENTS, kind_of
 from antwort.api.requests import CreateResponse, decode
 from antwort.api.tools import McpTool
 from antwort.engine.engine import Engine
-from antwort.engine.ports import ChosenModel, FunctionSpec
+from antwort.engine.ports import ChosenModel, FunctionSpec, Model
 from antwort.engine.stores import (
     ConversationRecord,
     FileRecord,
@@ -23,6 +24,7 @@ from antwort.engine.stores import (
     StoreFault,
 )
 from antwort.models import Scripted, parse_script
+from antwort.models.embedded import Embedded, Supervisor
 from antwort.models.registry import ModelRegistry
 from antwort.net.sse import decode_frame
 from antwort.storage import open_store
@@ -86,10 +88,10 @@ class Refusing:
 
 
 @asynccontextmanager
-async def engine_at(directory, refusals: int = 0):
+async def engine_at(directory, refusals: int = 0, backend: Model | None = None):
     store: Any = await open_store(f"sqlite:///{directory}/antwort.db", directory / "blobs")
     store = Refusing(store, refusals) if refusals else store
-    model = ChosenModel("m", Scripted(parse_script(SCRIPT)), "m")
+    model = ChosenModel("m", backend or Scripted(parse_script(SCRIPT)), "m")
     engine = Engine(
         ModelRegistry({"m": model}, default="m", default_for_unknown=False), RemoteTools(), store, new_sealer()
     )
@@ -403,3 +405,23 @@ async def test_a_tool_is_prepared_once_for_a_response(engine):
     await run.finish()
 
     assert len(engine.tools.declared) == 1
+
+
+async def test_a_forced_choice_is_enforced_with_the_embedded_model(tmp_path):
+    weights = LlamaReply(block='{"n": 1}').write(tmp_path / "reply.json")  # chooses none of the tools
+    model = Embedded(Supervisor(weights, command=FAKE_SERVER_COMMAND))
+    tools = [{"type": "function", "name": name, "parameters": {"type": "object"}} for name in ("add", "subtract")]
+    try:
+        async with engine_at(tmp_path, backend=model) as engine:
+            run = await engine.start(US, request(tools=tools, tool_choice="required"))
+            failed = await run.finish()
+            attempts = sum("grammar" in completion for completion in received_requests(weights))
+            forced = {"type": "function", "name": "add"}
+            named = await (await engine.start(US, request(tools=tools, tool_choice=forced))).finish()
+    finally:
+        await model.aclose()
+
+    assert (failed.status, failed.output, attempts) == ("failed", [], 3)
+    assert failed.error is not None
+    assert failed.error.message.startswith("Model 'm' did not call 'add' or 'subtract' in 3 attempts")
+    assert [(item["name"], item["arguments"]) for item in named.output] == [("add", '{"n": 1}')]

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.engine.partial_json import FieldReader, FreeTextReader
+from antwort.engine.partial_json import FieldReader, FreeTextReader, ObjectScanner
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
@@ -85,3 +85,36 @@ def test_truncated_json_is_not_text():
     reader = FreeTextReader()
 
     assert (reader.feed('{"inp'), reader.rest(cut=True)) == ("", "")
+
+
+# ── the end of an object ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def is_complete(*fragments: str) -> bool:
+    scanner = ObjectScanner()
+    for fragment in fragments:
+        scanner.feed(fragment)
+    return scanner.is_complete
+
+
+@given(
+    st.dictionaries(st.text(max_size=4), st.recursive(st.text() | st.integers(), st.lists, max_leaves=4)),
+    st.booleans(),
+    st.data(),
+)
+def test_an_object_is_complete_at_its_last_character_and_not_before(value, ascii_only, data):
+    text = json.dumps(value, ensure_ascii=ascii_only)
+    at = data.draw(st.integers(0, len(text)))
+
+    assert is_complete(" ", text[:at], text[at:])
+    assert is_complete(*text)
+    assert not is_complete(*text[:-1])
+
+
+@pytest.mark.parametrize("text", ["", " ", "[{}]", '"{}"', "print({})", "1", "{", '{"a": "}', '{"a": "\\"}'])
+def test_other_text_and_partial_objects_are_not_complete(text):
+    assert not is_complete(text)
+
+
+def test_text_after_the_object_changes_nothing():
+    assert is_complete('{"a": 1}', " ", "{", '"')

@@ -118,28 +118,6 @@ def test_reasoning_refusal_and_summary_events_have_the_order_of_the_wire():
     assert message["content"] == [{"type": "refusal", "refusal": "No."}]
 
 
-def test_client_side_calls_end_the_response_and_may_be_interleaved():
-    pieces = [
-        CallPiece(0, "add", "call_a"),
-        CallPiece(1, "shout", "call_b"),
-        CallPiece(0, arguments='{"n"'),
-        CallPiece(1, arguments='{"input": "he'),
-        CallPiece(0, arguments=": 1}"),
-        CallPiece(1, arguments='y"}'),
-        Finished("calls"),
-    ]
-    runner = TurnRunner({"tools": [FUNCTION, CUSTOM]}, pieces)
-    response = runner.run()
-
-    check_grammar(runner.events)
-    assert response.status == "completed"
-    function, custom = response.output
-    assert (function["call_id"], function["arguments"], function["status"]) == ("call_a", '{"n": 1}', "completed")
-    assert (custom["type"], custom["input"]) == ("custom_tool_call", "hey")
-    assert "function_call_arguments.done" in runner.kinds
-    assert "custom_tool_call_input.delta" in runner.kinds
-
-
 def test_a_custom_tool_gets_text_that_is_not_json():
     reply = [CallPiece(0, "shout", "c", "hey "), CallPiece(0, arguments="you"), Finished("calls")]
     runner = TurnRunner({"tools": [CUSTOM]}, reply)
@@ -328,20 +306,6 @@ def test_a_cancelled_turn_leaves_no_item_in_progress():
     assert fold(runner.events) == response
 
 
-@pytest.mark.parametrize("end", [Cancelled(), ModelFault("No.")])
-def test_interrupted_calls_keep_their_partial_arguments(end):
-    pieces = [CallPiece(0, "add", "c", '{"a"'), CallPiece(1, "file_search", "d", '{"query"')]
-    runner = TurnRunner({"tools": [FUNCTION, SEARCH]}, [*pieces, end])
-    response = runner.run()
-
-    check_grammar(runner.events)
-    client_call, hosted_call = response.output
-    assert (client_call["status"], client_call["arguments"]) == ("incomplete", '{"a"')
-    assert hosted_call["status"] == "incomplete"
-    assert runner.kinds.count("output_item.done") == 2
-    assert fold(runner.events) == response
-
-
 def test_a_cancelled_message_is_closed():
     runner = TurnRunner({}, [TextPiece("Half"), Cancelled()])
     runner.run()
@@ -351,7 +315,7 @@ def test_a_cancelled_message_is_closed():
 
 def test_only_allowed_tools_are_offered():
     choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "add"}]}
-    runner = TurnRunner({"tools": [FUNCTION, SEARCH], "tool_choice": choice}, [TextPiece("ok"), used()])
+    runner = TurnRunner({"tools": [FUNCTION, SEARCH], "tool_choice": choice}, [CallPiece(0, "add", "c", "{}"), used()])
     runner.run()
 
     assert [spec.name for spec in runner.requests[0].tools] == ["add"]
@@ -415,16 +379,18 @@ replies = st.tuples(st.lists(pieces, max_size=12), endings | st.builds(ModelFaul
 )
 
 
-@given(st.lists(replies, min_size=1, max_size=4), st.none() | st.integers(1, 2))
-def test_any_reply_keeps_the_grammar_and_folds_to_the_response(model_replies, limit):
-    tools = [FUNCTION, CUSTOM, SEARCH]
-    runner = TurnRunner(
-        {"tools": tools, "max_tool_calls": limit}, *model_replies, [used()], max_turns=len(model_replies) + 1
-    )
+choices = st.sampled_from(["auto", "required", {"type": "function", "name": "add"}, {"type": "file_search"}])
+
+
+@given(st.lists(replies, min_size=1, max_size=4), st.none() | st.integers(1, 2), choices)
+def test_any_reply_keeps_the_grammar_and_folds_to_the_response(model_replies, limit, choice):
+    request = {"tools": [FUNCTION, CUSTOM, SEARCH], "max_tool_calls": limit, "tool_choice": choice}
+    runner = TurnRunner(request, *model_replies, [used()], max_turns=len(model_replies) + 1)
     response = runner.run()
 
     check_grammar(runner.events)
     assert response.ended
+    assert [unpaired(request.items) for request in runner.requests] == [[]] * len(runner.requests)
     assert fold(runner.events) == response
     assert all(item.get("status") != "in_progress" for item in response.output)
 

@@ -21,7 +21,7 @@ from antwort.containers.registry import container_not_found
 from antwort.containers.sandboxes.port import ExecutionResult, Output, SandboxError, SandboxLost, SandboxRefused
 from antwort.engine.attachments import decode_file_data
 from antwort.engine.ports import FunctionSpec, HostedCall, ToolContext, ToolDone
-from antwort.engine.stores import AUTO_CONTAINER, ContainerFileRecord, ContainerRecord, FileStore
+from antwort.engine.stores import AUTO_CONTAINER, ContainerFileRecord, ContainerRecord, FileStore, StoreFault
 from antwort.tools.builtins.codeinterpreter.attachments import (
     Attachment,
     attached_files,
@@ -80,8 +80,9 @@ class PreparedCodeInterpreter:
         live_output = LIVE_OUTPUT in self._context.include
         try:
             record = await self._container()
-        except ApiError as error:
-            reason = f"There is no container to run it in: {error.message}"
+        except (ApiError, StoreFault) as error:
+            why = error.message if isinstance(error, ApiError) else "the server cannot store one right now."
+            reason = f"There is no container to run it in: {why}"
             return CodeCall(self, "", live_output=live_output, unavailable=reason)
         return CodeCall(self, record.id, live_output=live_output)
 

@@ -15,7 +15,7 @@ from antwort.api.tools import AutoContainer, CodeInterpreterTool, NetworkPolicy
 from antwort.config import CodeInterpreterSettings
 from antwort.containers.sandboxes import LocalSandboxes
 from antwort.engine.ports import HostedCall, ToolContext, ToolDone
-from antwort.engine.stores import Owner, PageQuery
+from antwort.engine.stores import Owner, PageQuery, StoreFault
 from antwort.tools.builtins.codeinterpreter.prepared import PreparedCodeInterpreter
 from antwort.tools.builtins.codeinterpreter.provider import CodeInterpreterProvider
 from antwort.tools.builtins.codeinterpreter.types import SPEC
@@ -94,6 +94,31 @@ async def test_a_response_without_calls_creates_neither_container_nor_sandbox(en
     assert tool.specs == (SPEC,)
     assert (await env.containers.page(OWNER, PageQuery())).data == []
     assert not env.sandboxes.acquiring.is_set()
+
+
+class WithoutContainers:
+    """A store that cannot store a container."""
+
+    def __init__(self, store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def create_container(self, *_: object) -> None:
+        raise StoreFault("The disk of the host is full.")
+
+
+async def test_a_call_without_a_container_has_all_keys_of_its_item(env):
+    env.store = WithoutContainers(env.store)
+    env.containers = env.restart()
+    tool = await prepared(env, message())
+    call = await tool.open("code_interpreter", "call_1")
+    done = await run_call(call, "1")
+
+    assert call.item.keys() == done.item.keys() == {"id", "type", "status", "code", "container_id", "outputs"}
+    assert (done.item["status"], done.item["code"]) == ("failed", "1")
+    assert done.text == "There is no container to run it in: the server cannot store one right now."
 
 
 async def test_the_description_lists_expected_and_existing_files(env):

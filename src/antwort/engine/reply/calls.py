@@ -1,0 +1,107 @@
+"""A call that a model is writing: its arguments so far, and its item once that has begun. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from antwort.api import items
+from antwort.api.events import AnyEvent
+from antwort.api.items import Item
+from antwort.engine.classify import ClientSide, FunctionOwner, ServerSide
+from antwort.engine.hosted_tools import GuardedCall
+from antwort.engine.output_builder import OpenCall
+from antwort.engine.partial_json import FreeTextReader, ObjectScanner
+
+
+@dataclass
+class WrittenCall:
+    """A call of a reply. Its item begins when the items before it have ended; until then the arguments are kept.
+
+    A call with a `refusal` is not run and has no item: only the model reads why.
+    """
+
+    name: str
+    call_id: str
+    owner: FunctionOwner | None
+    refusal: str = ""
+    output: str = ""
+    """The text that the model reads, once the call has run."""
+    output_index: int = -1
+    is_begun: bool = False
+    is_ended: bool = False
+    client_call: OpenCall | None = None
+    hosted: GuardedCall | None = None
+    _fragments: list[str] = field(default_factory=list[str])
+    _scanner: ObjectScanner = field(default_factory=ObjectScanner)
+    _free_text: FreeTextReader | None = None
+    """Of custom tools: extracts the text from the JSON that the model writes."""
+
+    @property
+    def is_client_side(self) -> bool:
+        """Whether the client runs the call."""
+        return isinstance(self.owner, ClientSide) and not self.refusal
+
+    @property
+    def is_hosted(self) -> bool:
+        """Whether the server runs the call."""
+        return isinstance(self.owner, ServerSide) and not self.refusal
+
+    @property
+    def arguments(self) -> str:
+        return "".join(self._fragments)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing more is expected of the call, although the reply continues."""
+        return bool(self.refusal) or (self.is_client_side and self._scanner.is_complete)
+
+    def feed(self, delta: str) -> Sequence[AnyEvent]:
+        """Take the next part of the arguments; the events of it. What follows the end of the item is dropped."""
+        if self.is_ended and not self.refusal:  # a refused call has no item: only the model reads it again
+            return []
+        self._fragments.append(delta)
+        if self.is_client_side:
+            self._scanner.feed(delta)
+        return self._write(delta)
+
+    def begin(self, opened: OpenCall | GuardedCall) -> Sequence[AnyEvent]:
+        """Begin the item; the events of the arguments so far, as one part."""
+        if isinstance(opened, OpenCall):
+            self.client_call = opened
+            self._free_text = FreeTextReader() if self.owner == ClientSide(is_custom=True) else None
+        else:
+            self.hosted = opened
+        return self._write(self.arguments)
+
+    def _write(self, delta: str) -> Sequence[AnyEvent]:
+        if self.client_call is not None:
+            return self.client_call.write(self._free_text.feed(delta) if self._free_text else delta)
+        return self.hosted.write(delta) if self.hosted is not None and delta else []
+
+    def close(self, *, is_cut: bool) -> tuple[Sequence[AnyEvent], dict[str, Any]]:
+        """The last events of a client-side call, and its item. `is_cut`: the reply was cut off."""
+        assert self.client_call is not None  # noqa: S101 - only a client-side call that has begun is closed
+        events: list[AnyEvent] = []
+        if self._free_text is not None:
+            events += self.client_call.write(self._free_text.rest(cut=is_cut))
+        events.append(self.client_call.close())
+        is_partial = is_cut and not self._scanner.is_complete
+        return events, self.client_call.item("incomplete" if is_partial else "completed")
+
+    def as_function_call(self) -> Item:
+        """The call in the next request to the model: a function call, as the model wrote it."""
+        return items.read(
+            {
+                "type": "function_call",
+                "call_id": self.call_id,
+                "name": self.name,
+                "arguments": self.arguments or "{}",
+            }
+        )
+
+    def as_output(self) -> Item:
+        """Its output in the next request to the model."""
+        text = self.refusal or self.output
+        return items.read({"type": "function_call_output", "call_id": self.call_id, "output": text})

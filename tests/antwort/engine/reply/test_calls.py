@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from antwort.api import events as wire
+from antwort.engine.classify import ClientSide, ServerSide
+from antwort.engine.output_builder import OpenCall
+from antwort.engine.reply.calls import WrittenCall
+
+
+def opened(call: WrittenCall, *, is_custom: bool = False) -> OpenCall:
+    return OpenCall(0, name=call.name, call_id=call.call_id, is_custom=is_custom)
+
+
+def test_arguments_are_kept_until_the_item_begins():
+    call = WrittenCall("add", "c", ClientSide(is_custom=False))
+
+    assert [call.feed('{"n"'), call.feed(": 1")] == [[], []]
+    [delta] = call.begin(opened(call))
+    assert isinstance(delta, wire.FunctionArgumentsDelta)
+    assert delta.delta == '{"n": 1'
+    assert len(call.feed("}")) == 1
+    assert call.is_complete
+    assert call.as_function_call().raw["arguments"] == '{"n": 1}'
+
+
+def test_a_hosted_call_is_not_complete_before_the_end_of_the_reply():
+    call = WrittenCall("file_search", "c", ServerSide(0))
+    call.feed("{}")
+
+    assert call.is_hosted
+    assert not call.is_complete
+
+
+def test_a_refused_call_is_complete_at_once_and_has_its_reason_as_output():
+    call = WrittenCall("add", "c", ClientSide(is_custom=False), refusal="No.")
+
+    assert call.is_complete
+    assert not call.is_client_side
+    assert call.as_output().raw["output"] == "No."
+
+
+def test_a_custom_call_is_partial_only_if_its_json_was_cut_off():
+    for text, status in (('{"input": "a"}', "completed"), ('{"input": "a', "incomplete"), ("a", "incomplete")):
+        call = WrittenCall("shout", "c", ClientSide(is_custom=True))
+        call.feed(text)
+        call.begin(opened(call, is_custom=True))
+        _, item = call.close(is_cut=True)
+
+        assert (item["input"], item["status"]) == ("a", status)
