@@ -69,6 +69,8 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
 
     model: str
     items: Sequence[Item]
+    tenant: str = ""
+    """Whose request it is. Not sent to a backend: failures are counted for each tenant."""
     instructions: str | None = None
     tools: Sequence[FunctionSpec] = ()
     choice: Choice = "auto"
