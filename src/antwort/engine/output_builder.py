@@ -5,8 +5,8 @@
     OpenReasoning     reasoning text and summaries
     OpenCall          a client-side call that the model is writing
 
-A message or reasoning item stays open until another item begins. Calls may be open side
-by side, because models write several at once.
+A message or reasoning item stays open until another item begins: with a piece of the other kind, a call, or an
+`ItemPiece`. Calls may be open side by side, because models write several at once.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
 from antwort.api import events as wire
 from antwort.api.events import AnyEvent
@@ -32,7 +33,7 @@ from antwort.api.items import (
     Status,
     SummaryText,
 )
-from antwort.engine.ports import EncryptedReasoning, ReasoningPiece, RefusalPiece, SummaryPiece, TextPiece
+from antwort.engine.ports import EncryptedReasoning, ItemPiece, ReasoningPiece, RefusalPiece, SummaryPiece, TextPiece
 
 TextOrRefusal: TypeAlias = TextPiece | RefusalPiece
 ReasoningDelta: TypeAlias = ReasoningPiece | SummaryPiece | EncryptedReasoning
@@ -45,15 +46,19 @@ Raw: TypeAlias = dict[str, Any]
 class OpenMessage:
     """A message that the model is writing; its last part is open."""
 
-    def __init__(self, index: int, annotate: Annotate) -> None:
+    def __init__(self, index: int, annotate: Annotate, phase: str | None = None) -> None:
         self.index = index
         self._annotate = annotate
         self._message = Message(id=new_id("msg_"))
+        self.set_phase(phase)
         self._chunks: list[str] = []
         self._logprobs: list[Raw] = []
 
     def item(self) -> Raw:
         return msgspec.to_builtins(self._message)
+
+    def set_phase(self, phase: str | None) -> None:
+        self._message.phase = UNSET if phase is None else phase
 
     def write(self, piece: TextOrRefusal) -> list[AnyEvent]:
         """Append to the open part, or to a new part of the piece's kind."""
@@ -215,6 +220,8 @@ class OutputBuilder:
     seal_reasoning: SealReasoning | None = None
     output: list[Raw] = field(default_factory=list[Raw])
     _open: OpenMessage | OpenReasoning | None = None
+    _item: ItemPiece | None = None
+    """The upstream's item that the next piece belongs to, if the upstream has items."""
 
     @property
     def next_index(self) -> int:
@@ -235,20 +242,33 @@ class OutputBuilder:
         self.output[index] = item
         return wire.OutputItemDone(output_index=index, item=item)
 
-    def write(self, piece: TextOrRefusal | ReasoningDelta) -> list[AnyEvent]:
+    def write(self, piece: TextOrRefusal | ReasoningDelta | ItemPiece) -> list[AnyEvent]:
         """Events of a piece of text or reasoning. An empty piece makes no event and opens no item."""
+        if isinstance(piece, ItemPiece):
+            return self._continue_with(piece)
         if not (isinstance(piece, EncryptedReasoning) or piece.text or self._continues_token(piece)):
             return []
         events: list[AnyEvent] = []
         if isinstance(piece, (TextPiece, RefusalPiece)):
             if not isinstance(self._open, OpenMessage):
-                events += self._replace(OpenMessage(self.next_index, self.annotate))
+                phase = self._item.phase if self._item else None
+                events += self._replace(OpenMessage(self.next_index, self.annotate, phase))
             assert isinstance(self._open, OpenMessage)  # noqa: S101 - just opened
             return events + self._open.write(piece)
         if not isinstance(self._open, OpenReasoning):
             events += self._replace(OpenReasoning(self.next_index, self.seal_reasoning))
         assert isinstance(self._open, OpenReasoning)  # noqa: S101 - just opened
         return events + self._open.write(piece)
+
+    def _continue_with(self, item: ItemPiece) -> list[AnyEvent]:
+        """Close the open item if it is another one; else the piece may add the phase of the message."""
+        is_other = self._item is None or self._item.index != item.index
+        self._item = item
+        if is_other:
+            return self.close()
+        if isinstance(self._open, OpenMessage):
+            self._open.set_phase(item.phase)
+        return []
 
     def _continues_token(self, piece: TextOrRefusal | ReasoningDelta) -> bool:
         """Whether an empty piece carries logprobs of the open message: a token may be half a character."""
