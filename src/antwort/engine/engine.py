@@ -151,6 +151,7 @@ class Engine:
             output=OutputBuilder(
                 hosted.annotate,
                 _reasoning_sealer(sealer) if _ENCRYPTED_REASONING in (request.include or ()) else None,
+                reasoning_as_summary=response.reasoning.asks_for_summary and not chosen.summarizes_reasoning,
             ),
             compaction=plan,
         )

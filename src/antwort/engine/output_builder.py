@@ -109,14 +109,22 @@ class OpenMessage:
 
 
 class OpenReasoning:
-    """A reasoning item that the model is writing, text or summary; its last part is open."""
+    """A reasoning item that the model is writing, text or summary; its last part is open.
 
-    def __init__(self, index: int, seal: SealReasoning | None = None) -> None:
+    With `as_summary` the text is written as the summary, in place of the content: clients that show both would show it
+    twice.
+    """
+
+    def __init__(self, index: int, seal: SealReasoning | None = None, *, as_summary: bool = False) -> None:
         self.index = index
         self._seal = seal
+        self._as_summary = as_summary
         self._reasoning = Reasoning(id=new_id("rs_"))
         self._part: ReasoningText | SummaryText | None = None
+        self._is_text = False
+        """Whether the open part is of reasoning text, also if it is written as a summary."""
         self._chunks: list[str] = []
+        self._texts: list[str] = []
 
     def item(self) -> Raw:
         return msgspec.to_builtins(self._reasoning)
@@ -127,10 +135,11 @@ class OpenReasoning:
             self._reasoning.encrypted_content = piece.encrypted_content
             return []
         events: list[AnyEvent] = []
-        kind = ReasoningText if isinstance(piece, ReasoningPiece) else SummaryText
-        if not isinstance(self._part, kind):
+        is_text = isinstance(piece, ReasoningPiece)
+        if self._part is None or is_text != self._is_text:
             events += self._close_part()
-            events.append(self._open_part(kind()))
+            self._is_text = is_text
+            events.append(self._open_part(ReasoningText() if is_text and not self._as_summary else SummaryText()))
         self._chunks.append(piece.text)
         if isinstance(self._part, ReasoningText):
             events.append(wire.ReasoningTextDelta(**self._location(), delta=piece.text))
@@ -142,10 +151,8 @@ class OpenReasoning:
         """Close the open part. A reasoning item has no status, as on OpenAI's wire."""
         _ = status
         events = self._close_part()
-        content = self._reasoning.content
-        if self._seal is not None and isinstance(content, list) and not self._reasoning.encrypted_content:
-            text = "\n".join(part.text for part in content)
-            self._reasoning.encrypted_content = self._seal(self._reasoning.id, text)
+        if self._seal is not None and self._texts and not self._reasoning.encrypted_content:
+            self._reasoning.encrypted_content = self._seal(self._reasoning.id, "\n".join(self._texts))
         return events
 
     def _open_part(self, part: ReasoningText | SummaryText) -> AnyEvent:
@@ -165,6 +172,8 @@ class OpenReasoning:
             return []
         part.text, at = text, self._location()
         self._part = None
+        if self._is_text:
+            self._texts.append(text)
         if isinstance(part, SummaryText):
             return [wire.SummaryTextDone(**at, text=text), wire.SummaryPartDone(**at, part=part)]
         return [wire.ReasoningTextDone(**at, text=text), wire.ContentPartDone(**at, part=part)]
@@ -218,6 +227,7 @@ class OutputBuilder:
 
     annotate: Annotate = lambda _: ()
     seal_reasoning: SealReasoning | None = None
+    reasoning_as_summary: bool = False
     output: list[Raw] = field(default_factory=list[Raw])
     _open: OpenMessage | OpenReasoning | None = None
     _item: ItemPiece | None = None
@@ -256,7 +266,8 @@ class OutputBuilder:
             assert isinstance(self._open, OpenMessage)  # noqa: S101 - just opened
             return events + self._open.write(piece)
         if not isinstance(self._open, OpenReasoning):
-            events += self._replace(OpenReasoning(self.next_index, self.seal_reasoning))
+            opened = OpenReasoning(self.next_index, self.seal_reasoning, as_summary=self.reasoning_as_summary)
+            events += self._replace(opened)
         assert isinstance(self._open, OpenReasoning)  # noqa: S101 - just opened
         return events + self._open.write(piece)
 

@@ -246,6 +246,8 @@ class ChosenModel(Struct, frozen=True):
     """Whether it accepts files of any type; otherwise only text and images."""
     encrypts_reasoning: bool = False
     """Whether its backend encrypts reasoning by itself: encrypted content of others is then sent to it unchanged."""
+    summarizes_reasoning: bool = False
+    """Whether its backend summarizes its reasoning on request. The reasoning text of others is shown as the summary."""
     context_window: int | None = None
     """Tokens of the history and the answer together, where that is known."""
     compaction: UpstreamCompaction | None = None

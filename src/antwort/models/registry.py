@@ -72,6 +72,7 @@ class _Backend(Struct, frozen=True, kw_only=True):
 
     model: Model
     encrypts_reasoning: bool = False
+    summarizes_reasoning: bool = False
     compaction: ResponsesCompaction | None = None
 
 
@@ -90,6 +91,7 @@ def open_models(
             upstream_name=getattr(named, "model", None) or name,
             reads_files=_reads_files(named),
             encrypts_reasoning=backend.encrypts_reasoning,
+            summarizes_reasoning=backend.summarizes_reasoning,
             context_window=named.context if isinstance(named, EmbeddedModel) else None,
             compaction=RetryingCompaction(backend.compaction, model) if backend.compaction else None,
         )
@@ -190,6 +192,7 @@ def _responses(upstream: Upstream, settings: ResponsesModel) -> _Backend:
     return _Backend(
         model=Responses(upstream, model=model, replay_reasoning=replay_reasoning),
         encrypts_reasoning=True,
+        summarizes_reasoning=True,
         compaction=None if settings.compaction == "server" else compaction,
     )
 

@@ -159,3 +159,21 @@ def test_the_items_of_the_next_reply_have_indexes_of_their_own():
     output.close()
 
     assert [one.get("phase") for one in output.output] == ["commentary", None]
+
+
+def test_reasoning_is_written_as_a_summary_in_place_of_content():
+    output = OutputBuilder(seal_reasoning=lambda _, text: f"sealed:{text}", reasoning_as_summary=True)
+    events = [*write_all(output, ReasoningPiece("a"), ReasoningPiece("b"), SummaryPiece("own"), TextPiece("c"))]
+
+    reasoning = output.output[0]
+    assert reasoning["summary"] == [{"type": "summary_text", "text": "ab"}, {"type": "summary_text", "text": "own"}]
+    assert "content" not in reasoning
+    assert reasoning["encrypted_content"] == "sealed:ab"
+    assert kinds(events)[:6] == [
+        "output_item.added",
+        "reasoning_summary_part.added",
+        "reasoning_summary_text.delta",
+        "reasoning_summary_text.delta",
+        "reasoning_summary_text.done",
+        "reasoning_summary_part.done",
+    ]
