@@ -33,6 +33,7 @@ T = TypeVar("T")
 
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=31_536_000)]  # at most a year: larger values overflow in timers
+SecondsOrZero: TypeAlias = Annotated[float, Meta(ge=0, le=31_536_000)]
 
 
 class ConfigError(Exception):
@@ -67,7 +68,24 @@ class ServerSettings(_Section):
     max_connections: Positive = 4096
 
 
-class EmbeddedModel(_Section, tag_field="kind", tag="embedded"):
+class _RetriedModel(_Section, kw_only=True):
+    timeout: Seconds = 600.0
+    """Timeout of one answer, retries included."""
+    attempts: Positive = 3
+    """How often a request is sent at most, if it fails with a retryable error."""
+    base_backoff: SecondsOrZero = 0.5
+    """Back-off: the delay before a retry is random, below a bound. This is the first bound; it doubles…"""
+    max_backoff: SecondsOrZero = 8.0
+    """…up to this one."""
+    max_retry_after: SecondsOrZero = 20.0
+    """The longest `retry-after` of an upstream that is waited for; a longer one is returned to the caller."""
+    breaker_failures: Annotated[int, Meta(ge=0)] = 5
+    """Consecutive failures of a tenant's requests that open its circuit breaker. 0: no circuit breaker."""
+    breaker_pause: Seconds = 10.0
+    """How long an open circuit breaker rejects requests."""
+
+
+class EmbeddedModel(_RetriedModel, tag_field="kind", tag="embedded"):
     """Configuration of an embedded model: a llama.cpp process that the server starts."""
 
     model: str | None = None
@@ -78,19 +96,15 @@ class EmbeddedModel(_Section, tag_field="kind", tag="embedded"):
     """Requests that are decoded concurrently; further requests wait."""
     threads: Positive | None = None
     """Default: the number of processors."""
-    timeout: Seconds = 600.0
-    attempts: Positive = 3
 
 
-class _Upstream(_Section):
+class _Upstream(_RetriedModel):
     base_url: str
     model: str | None = None
     api_key_env: str | None = None
     headers: dict[str, str] = field(default_factory=dict[str, str])
     ca_file: str | None = None
     """PEM file of the only certificate authorities that are trusted for `base_url`; by default those of the host."""
-    timeout: Seconds = 600.0
-    attempts: Positive = 3
 
 
 class ChatCompletionsModel(_Upstream, tag_field="kind", tag="chat_completions"):
@@ -285,6 +299,10 @@ def _check(config: Config, document: _Document) -> None:
         raise document.error(("models", "default"), f"no model {models.default!r} under `models`")
     if models.default_for_unknown and not models.named:
         raise document.error(("models", "default_for_unknown"), "no model is configured that could be the default")
+    for name, model in models.named.items():
+        if isinstance(model, _RetriedModel) and model.base_backoff > model.max_backoff:
+            path = ("models", name, "base_backoff")
+            raise document.error(path, f"must not exceed `max_backoff`, which is {model.max_backoff:g}")
     writer = config.compaction.model
     if writer is not None and writer not in models.named:
         raise document.error(("compaction", "model"), f"no model {writer!r} under `models`")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -127,10 +128,47 @@ def test_a_complete_file_is_parsed():
             "providers:\n  code_interpreter: {execution_timeout: .inf}",
             "antwort.yaml, line 2: providers.code_interpreter.execution_timeout: expected `float` <= 31536000",
         ),
+        *(
+            (f"models:\n  m:\n    kind: embedded\n    {setting}", f"antwort.yaml, line 4: models.m.{message}")
+            for setting, message in (
+                ("attempts: 0", "attempts: expected `int` >= 1"),
+                ("base_backoff: 9", "base_backoff: must not exceed `max_backoff`, which is 8"),
+                ("max_retry_after: -1", "max_retry_after: expected `float` >= 0.0"),
+                ("breaker_failures: -1", "breaker_failures: expected `int` >= 0"),
+                ("breaker_pause: 0", "breaker_pause: expected `float` > 0.0"),
+                ("breaker_pauses: 1", "breaker_pauses: unknown key. Did you mean breaker_pause?"),
+            )
+        ),
     ],
 )
 def test_an_error_names_file_line_key_and_reason(text, message):
     assert error_message(text).startswith(message)
+
+
+def test_retries_and_circuit_breaker_of_a_model():
+    defaults = {
+        "timeout": 600,
+        "attempts": 3,
+        "base_backoff": 0.5,
+        "max_backoff": 8,
+        "max_retry_after": 20,
+        "breaker_failures": 5,
+        "breaker_pause": 10,
+    }
+    changed = {name: value + 1 for name, value in defaults.items()}
+    for kind in (
+        {"kind": "embedded"},
+        {"kind": "chat_completions", "base_url": "u"},
+        {"kind": "responses", "base_url": "u"},
+    ):
+        for settings, expected in (
+            ({}, defaults),
+            (changed, changed),
+            ({"breaker_failures": 0}, {"breaker_failures": 0}),
+        ):
+            model = parse(json.dumps({"models": {"m": {**kind, **settings}}}), {}).models.named["m"]
+            assert {name: getattr(model, name) for name in expected} == expected
+    assert "unknown key" in error_message("models: {m: {kind: scripted, script: a, attempts: 2}}")
 
 
 def test_compaction_settings_are_parsed():

@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from waiting import INTERVAL
 
 from antwort.testing.model import ModelAnswer
 
@@ -34,6 +35,8 @@ class CannedReply:
     content_type: str = "text/event-stream"
     pause: float = 0.0
     disconnect: bool = False
+    hold: threading.Event | None = None
+    """The reply waits until this is set."""
 
 
 @dataclass
@@ -115,7 +118,17 @@ class FakeUpstream:
         reply = self.reply_to(self.requests[-1])
         if reply is None:
             return Response(b'{"detail":"Not Found"}', 404, media_type="application/json")
+        if reply.hold is not None:
+            await self._wait_for(reply.hold, request)
         return StreamingResponse(self._send(reply), reply.status, {**reply.headers, "content-type": reply.content_type})
+
+    async def _wait_for(self, released: threading.Event, request: Request) -> None:
+        """Return when the event is set, or the client has disconnected."""
+        while not released.is_set():
+            if await request.is_disconnected():
+                self.client_disconnected.set()
+                return
+            await asyncio.sleep(INTERVAL)
 
     def reply_to(self, request: ReceivedRequest) -> CannedReply | None:
         """The reply to a request: the next one of its path."""

@@ -30,7 +30,7 @@ BEFORE_OUTPUT = {
     "overloaded": (error_response(503, headers={"retry-after": "30"}), 503, "server_error", "30"),
     "invalid key": (error_response(401, "invalid_api_key"), 502, "server_error", None),
     "too many requests": (error_response(429, headers={"retry-after": "30"}), 429, "rate_limit_exceeded", "30"),
-    "exceeded quota": (error_response(429, "insufficient_quota"), 502, "server_error", None),
+    "exceeded quota": (error_response(429, "insufficient_quota"), 429, "insufficient_quota", None),
     "too long": (error_response(400, "context_length_exceeded"), 400, "context_length_exceeded", None),
     "unknown model": (error_response(404, "model_not_found"), 400, "model_not_found", None),
     "unknown endpoint": (FakeUpstream.json(b"<html>nginx 10.0.0.7</html>", 404), 502, "server_error", None),

@@ -247,6 +247,11 @@ class GivenReasoning(Struct):
     content: list[ReasoningText] | None = None
     encrypted_content: str | None = None
 
+    @property
+    def text(self) -> str:
+        """The reasoning. The summary of an item with content repeats it, or says less."""
+        return "\n".join(part.text for part in self.content or self.summary)
+
 
 class GivenCodeCall(Struct):
     """Code interpreter call in the history; its container may still exist."""

@@ -67,8 +67,13 @@ class ReasoningOptions(Struct, forbid_unknown_fields=True):
     effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | None = None
+    """The former name of `summary`."""
     context: Literal["auto", "current_turn", "all_turns"] | None = None
     mode: Literal["standard", "pro"] | None = None
+
+    @property
+    def asks_for_summary(self) -> bool:
+        return (self.summary or self.generate_summary) is not None
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):

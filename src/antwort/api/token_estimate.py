@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import cast
 
-from antwort.api.items import GivenMessage, InputImage, Item, Part
+from antwort.api.items import GivenMessage, GivenReasoning, InputImage, Item, Part
 
 _WIDE_RE = re.compile(r"[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff00-\uffef\U0001f000-\U0003ffff]")
 TOKENS_PER_MESSAGE = 4
@@ -51,6 +51,8 @@ def estimate_item(item: Item) -> int:
     """Estimated tokens of an item of the history."""
     if isinstance(item.known, GivenMessage):
         return TOKENS_PER_MESSAGE + _estimate_content(item.known)
+    if isinstance(item.known, GivenReasoning):
+        return TOKENS_PER_MESSAGE + estimate_text(item.known.text)
     return TOKENS_PER_MESSAGE + sum(
         _estimate_value(value) for name, value in item.raw.items() if name not in _HIDDEN_FIELDS
     )

@@ -32,7 +32,7 @@ from antwort.engine.context import Context, check_outputs, load_context
 from antwort.engine.driver import ResponseRun, RetryingWriter
 from antwort.engine.event_buffer import Frame
 from antwort.engine.hosted_tools import HostedTool, HostedTools
-from antwort.engine.output_builder import SealReasoning
+from antwort.engine.output_builder import OutputBuilder, SealReasoning
 from antwort.engine.ports import ChosenModel, Models, ToolContext, ToolRegistry
 from antwort.engine.stores import Owner, Store, StoredResponse, StoreFault
 from antwort.engine.turn import CompactionPlan, TurnLoop
@@ -143,12 +143,16 @@ class Engine:
             request,
             response,
             upstream_model=chosen.upstream_name,
+            tenant=owner.tenant,
             history=history,
             offer=offer,
             now=self.now,
             max_turns=self.max_turns,
-            annotate=hosted.annotate,
-            seal_reasoning=_reasoning_sealer(sealer) if _ENCRYPTED_REASONING in (request.include or ()) else None,
+            output=OutputBuilder(
+                hosted.annotate,
+                _reasoning_sealer(sealer) if _ENCRYPTED_REASONING in (request.include or ()) else None,
+                reasoning_as_summary=response.reasoning.asks_for_summary and not chosen.summarizes_reasoning,
+            ),
             compaction=plan,
         )
         return ResponseRun(

@@ -5,8 +5,8 @@
     OpenReasoning     reasoning text and summaries
     OpenCall          a client-side call that the model is writing
 
-A message or reasoning item stays open until another item begins. At most one item is open:
-`reply.queue` keeps what a model writes of several calls at once in order.
+A message or reasoning item stays open until another item begins: with a piece of the other kind, a call, or an
+`ItemPiece`. At most one item is open: `reply.queue` keeps what a model writes of several calls at once in order.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import msgspec
+from msgspec import UNSET
 
 from antwort.api import events as wire
 from antwort.api.events import AnyEvent
@@ -32,7 +33,7 @@ from antwort.api.items import (
     Status,
     SummaryText,
 )
-from antwort.engine.ports import EncryptedReasoning, ReasoningPiece, RefusalPiece, SummaryPiece, TextPiece
+from antwort.engine.ports import EncryptedReasoning, ItemPiece, ReasoningPiece, RefusalPiece, SummaryPiece, TextPiece
 
 TextOrRefusal: TypeAlias = TextPiece | RefusalPiece
 ReasoningDelta: TypeAlias = ReasoningPiece | SummaryPiece | EncryptedReasoning
@@ -45,15 +46,19 @@ Raw: TypeAlias = dict[str, Any]
 class OpenMessage:
     """A message that the model is writing; its last part is open."""
 
-    def __init__(self, index: int, annotate: Annotate) -> None:
+    def __init__(self, index: int, annotate: Annotate, phase: str | None = None) -> None:
         self.index = index
         self._annotate = annotate
         self._message = Message(id=new_id("msg_"))
+        self.set_phase(phase)
         self._chunks: list[str] = []
         self._logprobs: list[Raw] = []
 
     def item(self) -> Raw:
         return msgspec.to_builtins(self._message)
+
+    def set_phase(self, phase: str | None) -> None:
+        self._message.phase = UNSET if phase is None else phase
 
     def write(self, piece: TextOrRefusal) -> list[AnyEvent]:
         """Append to the open part, or to a new part of the piece's kind."""
@@ -104,14 +109,22 @@ class OpenMessage:
 
 
 class OpenReasoning:
-    """A reasoning item that the model is writing, text or summary; its last part is open."""
+    """A reasoning item that the model is writing, text or summary; its last part is open.
 
-    def __init__(self, index: int, seal: SealReasoning | None = None) -> None:
+    With `as_summary` the text is written as the summary, in place of the content: clients that show both would show it
+    twice.
+    """
+
+    def __init__(self, index: int, seal: SealReasoning | None = None, *, as_summary: bool = False) -> None:
         self.index = index
         self._seal = seal
+        self._as_summary = as_summary
         self._reasoning = Reasoning(id=new_id("rs_"))
         self._part: ReasoningText | SummaryText | None = None
+        self._is_text = False
+        """Whether the open part is of reasoning text, also if it is written as a summary."""
         self._chunks: list[str] = []
+        self._texts: list[str] = []
 
     def item(self) -> Raw:
         return msgspec.to_builtins(self._reasoning)
@@ -122,10 +135,11 @@ class OpenReasoning:
             self._reasoning.encrypted_content = piece.encrypted_content
             return []
         events: list[AnyEvent] = []
-        kind = ReasoningText if isinstance(piece, ReasoningPiece) else SummaryText
-        if not isinstance(self._part, kind):
+        is_text = isinstance(piece, ReasoningPiece)
+        if self._part is None or is_text != self._is_text:
             events += self._close_part()
-            events.append(self._open_part(kind()))
+            self._is_text = is_text
+            events.append(self._open_part(ReasoningText() if is_text and not self._as_summary else SummaryText()))
         self._chunks.append(piece.text)
         if isinstance(self._part, ReasoningText):
             events.append(wire.ReasoningTextDelta(**self._location(), delta=piece.text))
@@ -137,10 +151,8 @@ class OpenReasoning:
         """Close the open part. A reasoning item has no status, as on OpenAI's wire."""
         _ = status
         events = self._close_part()
-        content = self._reasoning.content
-        if self._seal is not None and isinstance(content, list) and not self._reasoning.encrypted_content:
-            text = "\n".join(part.text for part in content)
-            self._reasoning.encrypted_content = self._seal(self._reasoning.id, text)
+        if self._seal is not None and self._texts and not self._reasoning.encrypted_content:
+            self._reasoning.encrypted_content = self._seal(self._reasoning.id, "\n".join(self._texts))
         return events
 
     def _open_part(self, part: ReasoningText | SummaryText) -> AnyEvent:
@@ -160,6 +172,8 @@ class OpenReasoning:
             return []
         part.text, at = text, self._location()
         self._part = None
+        if self._is_text:
+            self._texts.append(text)
         if isinstance(part, SummaryText):
             return [wire.SummaryTextDone(**at, text=text), wire.SummaryPartDone(**at, part=part)]
         return [wire.ReasoningTextDone(**at, text=text), wire.ContentPartDone(**at, part=part)]
@@ -213,8 +227,11 @@ class OutputBuilder:
 
     annotate: Annotate = lambda _: ()
     seal_reasoning: SealReasoning | None = None
+    reasoning_as_summary: bool = False
     output: list[Raw] = field(default_factory=list[Raw])
     _open: OpenMessage | OpenReasoning | None = None
+    _item: ItemPiece | None = None
+    """The upstream's item that the next piece belongs to, if the upstream has items."""
 
     @property
     def next_index(self) -> int:
@@ -235,20 +252,34 @@ class OutputBuilder:
         self.output[index] = item
         return wire.OutputItemDone(output_index=index, item=item)
 
-    def write(self, piece: TextOrRefusal | ReasoningDelta) -> list[AnyEvent]:
+    def write(self, piece: TextOrRefusal | ReasoningDelta | ItemPiece) -> list[AnyEvent]:
         """Events of a piece of text or reasoning. An empty piece makes no event and opens no item."""
+        if isinstance(piece, ItemPiece):
+            return self._continue_with(piece)
         if not (isinstance(piece, EncryptedReasoning) or piece.text or self._continues_token(piece)):
             return []
         events: list[AnyEvent] = []
         if isinstance(piece, (TextPiece, RefusalPiece)):
             if not isinstance(self._open, OpenMessage):
-                events += self._replace(OpenMessage(self.next_index, self.annotate))
+                phase = self._item.phase if self._item else None
+                events += self._replace(OpenMessage(self.next_index, self.annotate, phase))
             assert isinstance(self._open, OpenMessage)  # noqa: S101 - just opened
             return events + self._open.write(piece)
         if not isinstance(self._open, OpenReasoning):
-            events += self._replace(OpenReasoning(self.next_index, self.seal_reasoning))
+            opened = OpenReasoning(self.next_index, self.seal_reasoning, as_summary=self.reasoning_as_summary)
+            events += self._replace(opened)
         assert isinstance(self._open, OpenReasoning)  # noqa: S101 - just opened
         return events + self._open.write(piece)
+
+    def _continue_with(self, item: ItemPiece) -> list[AnyEvent]:
+        """Close the open item if it is another one; else the piece may add the phase of the message."""
+        is_other = self._item is None or self._item.index != item.index
+        self._item = item
+        if is_other:
+            return self.close()
+        if isinstance(self._open, OpenMessage):
+            self._open.set_phase(item.phase)
+        return []
 
     def _continues_token(self, piece: TextOrRefusal | ReasoningDelta) -> bool:
         """Whether an empty piece carries logprobs of the open message: a token may be half a character."""

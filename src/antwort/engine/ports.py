@@ -69,6 +69,8 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
 
     model: str
     items: Sequence[Item]
+    tenant: str = ""
+    """Whose request it is. Not sent to a backend: failures are counted for each tenant."""
     instructions: str | None = None
     tools: Sequence[FunctionSpec] = ()
     choice: Choice = "auto"
@@ -115,6 +117,17 @@ class SummaryPiece(Struct, frozen=True):
     text: str
 
 
+class ItemPiece(Struct, frozen=True):
+    """The item that the text and reasoning after it belong to, from a backend whose replies have items.
+
+    The pieces of one item share `index`. Without this piece, text continues the message before it.
+    """
+
+    index: int
+    phase: str | None = None
+    """Of a message: `commentary` or `final_answer`. A second piece of the item may add it."""
+
+
 class EncryptedReasoning(Struct, frozen=True):
     """Reasoning in the upstream's encrypted form, which is sent back unchanged."""
 
@@ -148,6 +161,7 @@ Piece: TypeAlias = (
     | RefusalPiece
     | ReasoningPiece
     | SummaryPiece
+    | ItemPiece
     | EncryptedReasoning
     | CompactionPiece
     | CallPiece
@@ -176,7 +190,9 @@ class ModelFault(Exception):
 
     @property
     def kind(self) -> str:
-        """The error type on the wire, by the status."""
+        """The error type on the wire, by the code and the status."""
+        if self.code == "insufficient_quota":
+            return self.code
         if self.status == HTTPStatus.TOO_MANY_REQUESTS:
             return "rate_limit_error"
         return "server_error" if self.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
@@ -230,6 +246,8 @@ class ChosenModel(Struct, frozen=True):
     """Whether it accepts files of any type; otherwise only text and images."""
     encrypts_reasoning: bool = False
     """Whether its backend encrypts reasoning by itself: encrypted content of others is then sent to it unchanged."""
+    summarizes_reasoning: bool = False
+    """Whether its backend summarizes its reasoning on request. The reasoning text of others is shown as the summary."""
     context_window: int | None = None
     """Tokens of the history and the answer together, where that is known."""
     compaction: UpstreamCompaction | None = None

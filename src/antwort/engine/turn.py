@@ -35,7 +35,7 @@ from antwort.api.token_estimate import estimate_item
 from antwort.engine.classify import ClientSide, Offer, ServerSide
 from antwort.engine.compaction.compactor import Compacted, Compactor, SummaryReply
 from antwort.engine.hosted_tools import GuardedCall
-from antwort.engine.output_builder import Annotate, OpenCall, OutputBuilder, SealReasoning
+from antwort.engine.output_builder import OpenCall, OutputBuilder
 from antwort.engine.ports import (
     CallPiece,
     CompactionPiece,
@@ -165,12 +165,12 @@ class TurnLoop:
         response: Response,
         *,
         upstream_model: str,
+        tenant: str = "",
         history: Sequence[Item],
         offer: Offer,
         now: Callable[[], int],
         max_turns: int = 32,
-        annotate: Annotate = lambda _: (),
-        seal_reasoning: SealReasoning | None = None,
+        output: OutputBuilder | None = None,
         compaction: CompactionPlan | None = None,
     ) -> None:
         self.request = request
@@ -178,11 +178,12 @@ class TurnLoop:
         self.fault: ModelFault | None = None
         """Why the response failed, if it did."""
         self._upstream_model = upstream_model
+        self._tenant = tenant
         self._history = list(history)
         self._offer = offer
         self._now = now
         self._max_turns = max_turns
-        self._output = OutputBuilder(annotate, seal_reasoning)
+        self._output = output or OutputBuilder()
         self._compaction = compaction or CompactionPlan()
         if self._compaction.is_upstream_triggered:  # the reply is a compaction, and no call
             self._offer = offer.with_auto_choice()
@@ -333,6 +334,7 @@ class TurnLoop:
         return ModelRequest(
             model=self._upstream_model,
             items=[*self._history],
+            tenant=self._tenant,
             instructions=request.instructions,
             tools=self._offer.specs,
             choice=self._offer.choice,

@@ -4,7 +4,7 @@
     Responses          a server with the Responses API
     Scripted           answers from a YAML file; for tests and offline examples
     Upstream           the HTTP client that the first two use
-    RetryingModel      wraps one of them: retries, total timeout, circuit breaker, instrumentation
+    RetryingModel      wraps one of them: retries, total timeout, circuit breakers, instrumentation
 
 The embedded model needs an extra and is imported from `antwort.models.embedded`.
 `antwort.testing.model` is the conformance suite that every model must pass.

@@ -23,10 +23,11 @@ from antwort.config import (
 from antwort.engine.ports import ChosenModel, Model
 from antwort.models.chat.completions import ChatCompletions
 from antwort.models.chat.messages import ChatDialect
+from antwort.models.circuit_breaker import CircuitBreakers
 from antwort.models.instrumentation import Instrumentation
 from antwort.models.responses.compaction import ResponsesCompaction
 from antwort.models.responses.model import Responses
-from antwort.models.retry import CircuitBreaker, RetryingCompaction, RetryingModel, RetryPolicy
+from antwort.models.retry import RetryingCompaction, RetryingModel, RetryPolicy
 from antwort.models.scripted.model import Scripted
 from antwort.models.scripted.script import Script, ScriptError, load_script
 from antwort.models.upstream import Upstream
@@ -71,6 +72,7 @@ class _Backend(Struct, frozen=True, kw_only=True):
 
     model: Model
     encrypts_reasoning: bool = False
+    summarizes_reasoning: bool = False
     compaction: ResponsesCompaction | None = None
 
 
@@ -82,13 +84,14 @@ def open_models(
     for name, named in settings.named.items():
         instrumentation = Instrumentation(metrics, name=name, kind=kind_of(named))
         backend = _open_backend(name, named, environment)
-        model = _with_retries(backend.model, named, instrumentation)
+        model = _with_retries(name, backend.model, named, instrumentation)
         models[name] = ChosenModel(
             name,
             model,
             upstream_name=getattr(named, "model", None) or name,
             reads_files=_reads_files(named),
             encrypts_reasoning=backend.encrypts_reasoning,
+            summarizes_reasoning=backend.summarizes_reasoning,
             context_window=named.context if isinstance(named, EmbeddedModel) else None,
             compaction=RetryingCompaction(backend.compaction, model) if backend.compaction else None,
         )
@@ -107,11 +110,22 @@ def _reads_files(settings: ModelSettings) -> bool:
     return settings.files if isinstance(settings, ChatCompletionsModel) else True
 
 
-def _with_retries(model: Model, settings: ModelSettings, instrumentation: Instrumentation) -> RetryingModel:
-    policy, breaker, timeout = RetryPolicy(attempts=1), CircuitBreaker(threshold=math.inf), None
-    if not isinstance(settings, ScriptedModel):  # the faults of a script are part of it, so they are not retried
-        policy, breaker, timeout = RetryPolicy(attempts=settings.attempts), CircuitBreaker(), settings.timeout
-    return RetryingModel(model, instrumentation=instrumentation, policy=policy, breaker=breaker, total_timeout=timeout)
+def _with_retries(name: str, model: Model, settings: ModelSettings, instrumentation: Instrumentation) -> RetryingModel:
+    if isinstance(settings, ScriptedModel):  # the faults of a script are part of it, so they are not retried
+        policy, breakers, timeout = RetryPolicy(attempts=1), CircuitBreakers(threshold=math.inf), None
+    else:
+        policy = RetryPolicy(
+            attempts=settings.attempts,
+            base_backoff=settings.base_backoff,
+            max_backoff=settings.max_backoff,
+            max_retry_after=settings.max_retry_after,
+        )
+        threshold = settings.breaker_failures or math.inf
+        breakers = CircuitBreakers(threshold=threshold, pause=settings.breaker_pause, name=name)
+        timeout = settings.timeout
+    return RetryingModel(
+        model, instrumentation=instrumentation, policy=policy, breakers=breakers, total_timeout=timeout
+    )
 
 
 def _open_backend(name: str, settings: ModelSettings, environment: Mapping[str, str]) -> _Backend:
@@ -178,6 +192,7 @@ def _responses(upstream: Upstream, settings: ResponsesModel) -> _Backend:
     return _Backend(
         model=Responses(upstream, model=model, replay_reasoning=replay_reasoning),
         encrypts_reasoning=True,
+        summarizes_reasoning=True,
         compaction=None if settings.compaction == "server" else compaction,
     )
 

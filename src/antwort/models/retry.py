@@ -1,9 +1,8 @@
-"""Retries with back-off, and a circuit breaker, for upstream models.
+"""Retries with back-off for upstream models.
 
-    RetryingModel         wraps a model: retries, total timeout, circuit breaker, instrumentation
-    RetryingCompaction    wraps the compaction of its upstream, with the same circuit breaker
+    RetryingModel         wraps a model: retries, total timeout, circuit breakers, instrumentation
+    RetryingCompaction    wraps the compaction of its upstream, with the same circuit breakers
     RetryPolicy           number of attempts and the back-off between them (full jitter; `Retry-After` is the minimum)
-    CircuitBreaker        rejects requests for a pause after consecutive failures
 
 A request is retried only while no piece of its answer was yielded: a later retry would repeat text.
 """
@@ -11,11 +10,9 @@ A request is retried only while no piece of its answer was yielded: a later retr
 from __future__ import annotations
 
 import asyncio
-import math
 import random
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import aclosing, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import TypeVar, cast
 
 import structlog
@@ -31,10 +28,10 @@ from antwort.engine.ports import (
     UpstreamCompaction,
 )
 from antwort.models import upstream_errors
+from antwort.models.circuit_breaker import CircuitBreakers, CircuitOpen
 from antwort.models.instrumentation import Instrumentation
 
 _log = structlog.get_logger(__name__)
-_SERVER_ERROR = 500
 T = TypeVar("T")
 
 
@@ -56,87 +53,8 @@ class RetryPolicy(Struct, frozen=True, kw_only=True):
         return max(float(retry_after), rng.uniform(0, bound))
 
 
-class CircuitOpen(ModelFault):
-    """The circuit breaker rejects the request. The caller may retry; this server does not."""
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__(
-            "The model failed repeatedly; its circuit breaker is open. Try again later.",
-            status=503,
-            retry_after=math.ceil(seconds),
-            retryable=True,
-        )
-
-
-class CircuitBreaker:
-    """Opens after `threshold` consecutive failures. After `pause` seconds it admits one probe at a time.
-
-    The first piece of a probe's answer closes it, and then one failure opens it again until an answer has completed. A
-    failed probe restarts the pause; a cancelled probe makes way for the next one.
-    """
-
-    def __init__(self, *, threshold: float = 5, pause: float = 10, clock: Callable[[], float] = time.monotonic) -> None:
-        self._threshold = threshold
-        self._pause = pause
-        self._clock = clock
-        self._failures: float = 0
-        self._probe_at: float | None = None
-        """When an open breaker admits a probe; None while it is closed."""
-        self._is_probing = False
-
-    @property
-    def is_open(self) -> bool:
-        return self._probe_at is not None
-
-    @contextmanager
-    def attempt(self) -> Generator[None]:
-        """Run one attempt and record its fault, if any; `CircuitOpen` if it is rejected.
-
-        The success is recorded by the caller, with the last piece: an answer's reader does not read past it.
-        """
-        is_probe = self._admit()
-        try:
-            yield
-        except ModelFault as fault:
-            if fault.retryable and fault.status >= _SERVER_ERROR:
-                self._record_failure(fault, is_probe=is_probe)
-            else:  # the upstream answered
-                self.record_success()
-            raise
-        finally:
-            if is_probe:
-                self._is_probing = False
-
-    def record_start(self) -> None:
-        """The upstream answers. A probe that is read slowly must not keep other requests out."""
-        if self.is_open:
-            self._failures = self._threshold - 1
-            self._probe_at, self._is_probing = None, False
-
-    def record_success(self) -> None:
-        self._failures = 0
-        self._probe_at = None
-
-    def _admit(self) -> bool:
-        """Whether the attempt is a probe; `CircuitOpen` if it is rejected."""
-        if self._probe_at is None:
-            return False
-        wait = self._pause if self._is_probing else self._probe_at - self._clock()
-        if wait > 0:
-            raise CircuitOpen(wait)
-        self._is_probing = True
-        return True
-
-    def _record_failure(self, fault: ModelFault, *, is_probe: bool) -> None:
-        self._failures += 1
-        # While open, only the probe counts: attempts that began before would prolong the pause.
-        if is_probe or (not self.is_open and self._failures >= self._threshold):
-            self._probe_at = self._clock() + self._pause
-            _log.warning("circuit_open", code=fault.code, pause=self._pause)
-
-
 class RetryingModel:
-    """A model with retries, a timeout for the whole answer, a circuit breaker and instrumentation.
+    """A model with retries, a timeout for the whole answer, circuit breakers and instrumentation.
 
     All of them are in one generator, because every token passes through it.
     """
@@ -147,7 +65,7 @@ class RetryingModel:
         *,
         instrumentation: Instrumentation,
         policy: RetryPolicy | None = None,
-        breaker: CircuitBreaker | None = None,
+        breakers: CircuitBreakers | None = None,
         total_timeout: float | None = 600.0,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         rng: random.Random | None = None,
@@ -155,7 +73,7 @@ class RetryingModel:
         self._model = model
         self._instrumentation = instrumentation
         self._policy = policy or RetryPolicy()
-        self._breaker = breaker or CircuitBreaker()
+        self._breakers = breakers or CircuitBreakers()
         self._total_timeout = total_timeout
         self._sleep = sleep
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
@@ -170,19 +88,20 @@ class RetryingModel:
         """Yield what `start` yields, `Finished` last; start again on a retryable fault before the first piece."""
         now = asyncio.get_running_loop().time
         deadline = None if self._total_timeout is None else now() + self._total_timeout
+        breaker = self._breakers.of(request.tenant)
         attempt, has_started = 1, False
         with self._instrumentation.measure(request) as observe:
             while True:
                 try:
-                    with self._breaker.attempt():
+                    with await breaker.admit(deadline) as admitted:
                         async with aclosing(start(request)) as pieces:
                             while (piece := await _next(pieces, deadline)) is not None:
                                 if not has_started:
                                     has_started = True
-                                    self._breaker.record_start()
+                                    admitted.record_start()
                                 observe(piece)
                                 if isinstance(piece, Finished):
-                                    self._breaker.record_success()
+                                    admitted.record_success()
                                 yield piece
                 except ModelFault as fault:
                     is_final = has_started or isinstance(fault, CircuitOpen)
@@ -203,7 +122,7 @@ class RetryingModel:
 
 
 class RetryingCompaction:
-    """Compaction by the upstream of a model, with that model's retries, timeout, circuit breaker and instrumentation.
+    """Compaction by the upstream of a model, with that model's retries, timeout, circuit breakers and instrumentation.
 
     A compaction stores nothing at the upstream, so it can be repeated.
     """

@@ -6,7 +6,8 @@ The party at fault decides the status:
                     400  invalid_encrypted_content
                     413  request_too_large
                     429  rate_limit_exceeded
-    the operator's  502  server_error     rejected credentials, wrong base URL, exhausted quota: not retryable
+    the operator's  502  server_error     rejected credentials, wrong base URL: not retryable
+                    429  insufficient_quota    not retryable
     the upstream's  502  server_error     failed; 503 overloaded, 504 timed out: retryable
 
 No text or header of an upstream reaches the caller: they may contain keys, addresses and prompts of other callers. The
@@ -36,6 +37,7 @@ _MODEL_MISSING_RE = re.compile(
     r"model[_ ]not[_ ]found|\bmodel\b.*\b(?:not found|not exist|unknown|not loaded)|no such model"
 )
 _QUOTA_RE = re.compile(r"insufficient_quota|billing|quota")
+_TRY_AGAIN_RE = re.compile(r"try again in (?:(?P<minutes>\d{1,4})m)?(?P<number>\d{1,6}(?:\.\d{1,6})?)(?P<unit>ms|s)\b")
 _CONTENT_FILTER_RE = re.compile(r"content_filter|content management policy|invalid_prompt|moderation")
 _INVALID_ENCRYPTED_CONTENT = "invalid_encrypted_content"
 _ENCRYPTED_ITEM_ID_RE = re.compile(r"\b(?:cmp|rs)_[0-9A-Za-z]{1,128}\b")
@@ -110,13 +112,24 @@ def fault_from_stream_error(error: UpstreamError, model: str) -> ModelFault:
     return _fault_for_status(error.status or _guess_status(error), error, model, None)
 
 
+# The status of an error within a stream, by the first pattern that its code or type matches.
+_STREAM_STATUSES = (
+    (re.compile(r"rate_limit|insufficient_quota|billing"), HTTPStatus.TOO_MANY_REQUESTS),
+    (re.compile(r"overloaded|slow_down"), HTTPStatus.SERVICE_UNAVAILABLE),
+    (re.compile(r"api_key|authentication|permission"), HTTPStatus.UNAUTHORIZED),
+    (re.compile(r"model_not_found"), HTTPStatus.NOT_FOUND),
+    (re.compile(r"invalid|unsupported|badrequest|policy|image|content_filter|residency"), HTTPStatus.BAD_REQUEST),
+)
+
+
 def _guess_status(error: UpstreamError) -> int:
-    if "rate_limit" in error.text or "too many requests" in error.text:
+    named = f"{error.code} {error.kind}".lower()
+    status = next((status for pattern, status in _STREAM_STATUSES if pattern.search(named)), None)
+    if status is not None:
+        return status
+    if "too many requests" in error.text:
         return HTTPStatus.TOO_MANY_REQUESTS
-    is_invalid = any(word in error.text for word in ("invalid_request", "badrequest", _INVALID_ENCRYPTED_CONTENT))
-    if is_invalid or _TOO_LONG_RE.search(error.text):
-        return HTTPStatus.BAD_REQUEST
-    return HTTPStatus.INTERNAL_SERVER_ERROR
+    return HTTPStatus.BAD_REQUEST if _TOO_LONG_RE.search(error.text) else HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def _fault_for_status(status: int, error: UpstreamError, model: str, wait: int | None) -> ModelFault:
@@ -136,14 +149,27 @@ def _fault_for_status(status: int, error: UpstreamError, model: str, wait: int |
 
 def _too_many_requests(error: UpstreamError, wait: int | None) -> ModelFault:
     if _QUOTA_RE.search(error.text) and "rate_limit" not in error.text:
-        return misconfigured("This server's quota at the model's upstream is exhausted.")
+        return ModelFault(
+            "This server's quota at the model's upstream is exhausted. The operator of this server must raise it.",
+            code="insufficient_quota",
+            status=429,
+        )
     return ModelFault(
         "The model's upstream limits the request rate. Try again later.",
         code="rate_limit_exceeded",
         status=429,
-        retry_after=wait,
+        retry_after=_stated_wait(error) if wait is None else wait,
         retryable=True,
     )
+
+
+def _stated_wait(error: UpstreamError) -> int | None:
+    """The seconds that the message of a rate limit states, rounded up: within a stream there are no headers."""
+    stated = _TRY_AGAIN_RE.search(error.message)
+    if stated is None:
+        return None
+    seconds = float(stated["number"]) / (1000 if stated["unit"] == "ms" else 1)
+    return math.ceil(60 * int(stated["minutes"] or 0) + seconds)
 
 
 def _not_found(error: UpstreamError, model: str) -> ModelFault:

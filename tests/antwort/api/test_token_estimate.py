@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from antwort.api.token_estimate import TokenEstimator, estimate_text
+from antwort.api.items import read
+from antwort.api.token_estimate import TokenEstimator, estimate_item, estimate_text
 
 
 @pytest.mark.parametrize(
@@ -26,3 +27,15 @@ def test_the_estimate_does_not_depend_on_fragments():
         estimator.add(char)
 
     assert estimator.tokens == estimate_text(text)
+
+
+def test_reasoning_counts_once_whether_it_is_content_or_summary_or_both():
+    text = "The user greets me, so I greet back."
+    summary, content = [{"type": "summary_text", "text": text}], [{"type": "reasoning_text", "text": text}]
+    items = [
+        {"type": "reasoning", "summary": summary},
+        {"type": "reasoning", "summary": [], "content": content},
+        {"type": "reasoning", "summary": summary, "content": content, "encrypted_content": "gAAAA" * 99},
+    ]
+
+    assert len({estimate_item(read(item)) for item in items}) == 1

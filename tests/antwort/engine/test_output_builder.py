@@ -8,6 +8,7 @@ from antwort.api.items import FileCitation
 from antwort.engine.output_builder import OpenCall, OutputBuilder
 from antwort.engine.ports import (
     EncryptedReasoning,
+    ItemPiece,
     ReasoningPiece,
     RefusalPiece,
     SummaryPiece,
@@ -129,3 +130,50 @@ def test_summaries_and_encrypted_reasoning_of_the_upstream_are_not_sealed():
     output.close()
 
     assert [item.get("encrypted_content") for item in output.output] == ["foreign", None, None]
+
+
+def test_items_of_an_upstream_stay_separate_and_messages_keep_their_phase():
+    output = OutputBuilder()
+    pieces = [
+        *(ItemPiece(0), EncryptedReasoning("a"), ItemPiece(1), EncryptedReasoning("b")),
+        *(ItemPiece(2, "commentary"), TextPiece("one"), ItemPiece(3), TextPiece("two"), ItemPiece(3, "final_answer")),
+        *(RefusalPiece("no"), ItemPiece(4)),
+    ]
+    events = [*write_all(output, *pieces), *output.close()]
+
+    first, second, *messages = output.output
+    assert (first["encrypted_content"], second["encrypted_content"]) == ("a", "b")
+    assert [(one["phase"], len(one["content"]), one["status"]) for one in messages] == [
+        ("commentary", 1, "completed"),
+        ("final_answer", 2, "completed"),
+    ]
+    added = [event.item.get("phase") for event in events if isinstance(event, wire.OutputItemAdded)]
+    assert added == [None, None, "commentary", None]
+
+
+def test_the_items_of_the_next_reply_have_indexes_of_their_own():
+    output = OutputBuilder()
+    write_all(output, ItemPiece(0, "commentary"), TextPiece("one"))
+    output.close()
+    write_all(output, ItemPiece(0), TextPiece("two"))
+    output.close()
+
+    assert [one.get("phase") for one in output.output] == ["commentary", None]
+
+
+def test_reasoning_is_written_as_a_summary_in_place_of_content():
+    output = OutputBuilder(seal_reasoning=lambda _, text: f"sealed:{text}", reasoning_as_summary=True)
+    events = [*write_all(output, ReasoningPiece("a"), ReasoningPiece("b"), SummaryPiece("own"), TextPiece("c"))]
+
+    reasoning = output.output[0]
+    assert reasoning["summary"] == [{"type": "summary_text", "text": "ab"}, {"type": "summary_text", "text": "own"}]
+    assert "content" not in reasoning
+    assert reasoning["encrypted_content"] == "sealed:ab"
+    assert kinds(events)[:6] == [
+        "output_item.added",
+        "reasoning_summary_part.added",
+        "reasoning_summary_text.delta",
+        "reasoning_summary_text.delta",
+        "reasoning_summary_text.done",
+        "reasoning_summary_part.done",
+    ]

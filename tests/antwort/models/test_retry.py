@@ -4,14 +4,14 @@ import asyncio
 import random
 from contextlib import aclosing, suppress
 
+import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from antwort.api.responses import Usage
 from antwort.engine.ports import CompactedHistory, Finished, ModelFault, TextPiece
+from antwort.models.circuit_breaker import CircuitBreakers, CircuitOpen
 from antwort.models.instrumentation import Instrumentation
-from antwort.models.retry import CircuitBreaker, CircuitOpen, RetryingCompaction, RetryingModel, RetryPolicy
+from antwort.models.retry import RetryingCompaction, RetryingModel, RetryPolicy
 from antwort.telemetry import Metrics
 from antwort.testing.model import collect, make_request
 
@@ -55,6 +55,12 @@ class FailingModel:
         yield TextPiece("Hello")
         yield Finished()
 
+    def fail(self) -> None:
+        """Raise the next fault, if there is one."""
+        self.calls += 1
+        if self.faults and (fault := self.faults.pop(0)):
+            raise fault
+
     async def count_tokens(self, request):
         return 7
 
@@ -64,7 +70,7 @@ class FailingModel:
 
 def retrying(model, clock=None, **options):
     clock = clock or FakeClock()
-    options.setdefault("breaker", CircuitBreaker(clock=clock))
+    options.setdefault("breakers", CircuitBreakers(clock=clock))
     instrumentation = Instrumentation(Metrics(), name="test", kind="test")
     return RetryingModel(model, instrumentation=instrumentation, sleep=clock.sleep, rng=JITTER, **options), clock
 
@@ -172,150 +178,14 @@ async def test_count_tokens_and_aclose_are_delegated():
     assert model.is_closed
 
 
-# ── circuit breaker ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def fail(breaker: CircuitBreaker, fault: ModelFault = BROKEN) -> None:
-    with pytest.raises(ModelFault, match=fault.message), breaker.attempt():
-        raise fault
-
-
-def succeed(breaker: CircuitBreaker) -> None:
-    with breaker.attempt():
-        breaker.record_success()
-
-
-def seconds_until_admitted(breaker: CircuitBreaker) -> float:
-    try:
-        with breaker.attempt():
-            return 0
-    except CircuitOpen as fault:
-        return fault.retry_after or 0
-
-
-def open_breaker(clock, threshold=3, pause=10.0):
-    breaker = CircuitBreaker(threshold=threshold, pause=pause, clock=clock)
-    for _ in range(threshold):
-        fail(breaker)
-    return breaker
-
-
-def test_consecutive_failures_open_the_breaker():
-    clock = FakeClock()
-    breaker = open_breaker(clock)
-    clock.now = 4.0
-
-    assert breaker.is_open
-    assert seconds_until_admitted(breaker) == 6
-
-
-def test_failures_between_successes_do_not_open_the_breaker():
-    breaker = CircuitBreaker(threshold=2, clock=FakeClock())
-    for _ in range(5):
-        fail(breaker)
-        succeed(breaker)
-
-    assert not breaker.is_open
-
-
-@pytest.mark.parametrize("fault", [BUSY, WRONG])
-def test_a_4xx_answer_counts_as_success(fault):
-    breaker = CircuitBreaker(threshold=2, clock=FakeClock())
-    fail(breaker)
-    fail(breaker, fault)
-    fail(breaker)
-
-    assert not breaker.is_open
-
-
-def test_after_the_pause_one_probe_is_admitted_at_a_time():
-    clock = FakeClock()
-    breaker = open_breaker(clock)
-    clock.now = 10.0
-    with breaker.attempt():
-        assert seconds_until_admitted(breaker) == 10
-
-    assert seconds_until_admitted(breaker) == 0
-
-
-def test_a_successful_probe_closes_the_breaker_and_resets_the_count():
-    clock = FakeClock()
-    breaker = open_breaker(clock)
-    clock.now = 10.0
-    succeed(breaker)
-    fail(breaker)
-
-    assert not breaker.is_open
-
-
-def test_a_failed_probe_restarts_the_pause():
-    clock = FakeClock()
-    breaker = open_breaker(clock)
-    clock.now = 10.0
-    fail(breaker)
-
-    assert seconds_until_admitted(breaker) == 10
-
-
-def test_a_late_failure_does_not_restart_the_pause():
-    clock = FakeClock()
-    breaker = CircuitBreaker(threshold=1, clock=clock)
-    late = breaker.attempt()
-    late.__enter__()
-    fail(breaker)
-    clock.now = 4.0
-    late.__exit__(ModelFault, BROKEN, None)
-
-    assert seconds_until_admitted(breaker) == 6
-
-
-def test_a_late_success_closes_the_breaker():
-    breaker = CircuitBreaker(threshold=1, clock=FakeClock())
-    with breaker.attempt():
-        fail(breaker)
-        breaker.record_success()
-
-    assert not breaker.is_open
-
-
-STEPS = st.one_of(
-    st.just(("start", 0)),
-    st.tuples(st.just("wait"), st.integers(0, 20)),
-    st.tuples(st.sampled_from(["succeed", "fail", "cancel"]), st.integers(0, 5)),
-)
-
-
-@given(st.lists(STEPS, max_size=60))
-def test_an_open_breaker_has_at_most_one_probe_and_never_stays_open_for_ever(steps):
-    clock = FakeClock()
-    breaker = CircuitBreaker(threshold=3, pause=10.0, clock=clock)
-    running = []  # (attempt, is_probe)
-    for step, number in steps:
-        if step == "wait":
-            clock.now += number
-        elif step == "start":
-            attempt, is_probe = breaker.attempt(), breaker.is_open
-            with suppress(CircuitOpen):
-                attempt.__enter__()
-                assert not (is_probe and any(probe for _, probe in running))
-                running.append((attempt, is_probe))
-        elif running:
-            attempt, _ = running.pop(number % len(running))
-            if step == "succeed":
-                breaker.record_success()
-            fault = {"succeed": None, "fail": BROKEN, "cancel": asyncio.CancelledError()}[step]
-            attempt.__exit__(type(fault) if fault else None, fault, None)
-    for attempt, _ in running:
-        attempt.__exit__(None, None, None)
-    clock.now += 10
-    assert seconds_until_admitted(breaker) == 0
+# ── circuit breakers ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def test_success_is_recorded_when_the_reader_stops_at_finished():
     """As the engine does: it closes the generator at `Finished` and does not exhaust it."""
     clock = FakeClock()
-    breaker = CircuitBreaker(threshold=2, clock=clock)
-    model, _ = retrying(FailingModel(BROKEN, None, BROKEN), clock, policy=RetryPolicy(attempts=1), breaker=breaker)
+    breakers = CircuitBreakers(threshold=2, clock=clock)
+    model, _ = retrying(FailingModel(BROKEN, None, BROKEN), clock, policy=RetryPolicy(attempts=1), breakers=breakers)
     with pytest.raises(ModelFault, match="broken"):
         await collect(model, make_request())
     async with aclosing(model.generate(make_request())) as pieces:
@@ -325,14 +195,14 @@ async def test_success_is_recorded_when_the_reader_stops_at_finished():
     with pytest.raises(ModelFault, match="broken"):
         await collect(model, make_request())
 
-    assert not breaker.is_open
+    assert not breakers.of("").is_open
 
 
 async def test_an_open_breaker_sends_no_request():
     clock = FakeClock()
     inner = FailingModel(*[BROKEN] * 3)
-    breaker = CircuitBreaker(threshold=3, clock=clock)
-    model, _ = retrying(inner, clock, policy=RetryPolicy(attempts=1), breaker=breaker)
+    breakers = CircuitBreakers(threshold=3, clock=clock)
+    model, _ = retrying(inner, clock, policy=RetryPolicy(attempts=1), breakers=breakers)
     for _ in range(3):
         with pytest.raises(ModelFault, match="broken"):
             await collect(model, make_request())
@@ -345,44 +215,88 @@ async def test_an_open_breaker_sends_no_request():
     assert (await collect(model, make_request()))[-1] == Finished()
 
 
-async def test_a_cancelled_probe_makes_way_for_the_next():
-    clock = FakeClock()
-    breaker = open_breaker(clock)
-    clock.now = 10.0
+async def open_breaker(model, clock):
+    """Fail three times, the threshold of the breaker, and let the pause elapse."""
+    for _ in range(3):
+        with pytest.raises(ModelFault, match="broken"):
+            await collect(model, make_request())
+    clock.now += 10.0
 
+
+async def test_requests_after_the_pause_wait_for_the_probe():
+    class GatedModel(FailingModel):
+        released = asyncio.Event()
+
+        async def generate(self, request):
+            self.fail()
+            await self.released.wait()
+            yield Finished()
+
+    inner, clock = GatedModel(*[BROKEN] * 3), FakeClock()
+    breakers = CircuitBreakers(threshold=3, clock=clock)
+    model, _ = retrying(inner, clock, policy=RetryPolicy(attempts=1), breakers=breakers)
+    await open_breaker(model, clock)
+    burst = [asyncio.create_task(collect(model, make_request())) for _ in range(5)]
+    await asyncio.wait(burst, timeout=0.01)
+
+    assert inner.calls == 4, "only the probe is sent"
+    inner.released.set()
+    assert await asyncio.gather(*burst) == [[Finished()]] * 5
+    assert inner.calls == 8
+
+
+async def test_a_request_that_waits_for_a_probe_ends_at_its_own_timeout():
     class SilentModel(FailingModel):
         async def generate(self, request):
+            self.fail()
             await asyncio.sleep(30)
             yield Finished()
 
-    model, _ = retrying(SilentModel(), clock, breaker=breaker)
-    task = asyncio.create_task(collect(model, make_request()))
-    await asyncio.sleep(0.01)
-    assert seconds_until_admitted(breaker) == 10
-    task.cancel()
-    await asyncio.wait([task])
+    clock = FakeClock()
+    options = {"policy": RetryPolicy(attempts=1), "breakers": CircuitBreakers(threshold=3, clock=clock)}
+    patient, _ = retrying(SilentModel(*[BROKEN] * 3), clock, **options)
+    hurried, _ = retrying(FailingModel(), clock, total_timeout=0.05, **options)
+    await open_breaker(patient, clock)
+    probe = asyncio.create_task(collect(patient, make_request()))
+    await asyncio.sleep(0)
 
-    assert seconds_until_admitted(breaker) == 0
+    with pytest.raises(ModelFault) as caught:
+        await collect(hurried, make_request())
+    assert caught.value.status == 504
+    probe.cancel()
+    await asyncio.wait([probe])
+    assert await collect(hurried, make_request()) == [TextPiece("Hello"), Finished()]
 
 
 async def test_the_first_piece_of_a_probe_closes_the_breaker_until_the_next_failure():
-    clock = FakeClock()
-    breaker = open_breaker(clock)
-    clock.now = 10.0
-
     class SlowModel(FailingModel):
         async def generate(self, request):
+            self.fail()
             yield TextPiece("slow")
             raise BROKEN
 
-    model, _ = retrying(SlowModel(), clock, breaker=breaker)
+    clock = FakeClock()
+    breakers = CircuitBreakers(threshold=3, clock=clock)
+    model, _ = retrying(SlowModel(*[BROKEN] * 3), clock, policy=RetryPolicy(attempts=1), breakers=breakers)
+    await open_breaker(model, clock)
     pieces = model.generate(make_request())
 
     assert await anext(pieces) == TextPiece("slow")
-    assert not breaker.is_open, "a probe that is read slowly keeps no other request out"
+    assert not breakers.of("").is_open, "a probe that is read slowly keeps no other request waiting"
     with pytest.raises(ModelFault):
         await anext(pieces)
-    assert breaker.is_open, "one failure opens it again before an answer has completed"
+    assert breakers.of("").is_open, "one failure opens it again before an answer has completed"
+
+
+async def test_the_failures_of_one_tenant_do_not_reject_another():
+    inner, clock = FailingModel(*[BROKEN] * 3), FakeClock()
+    model, _ = retrying(inner, clock, policy=RetryPolicy(attempts=1), breakers=CircuitBreakers(threshold=3))
+    await open_breaker(model, clock)
+    other = msgspec.structs.replace(make_request(), tenant="other")
+
+    with pytest.raises(CircuitOpen):
+        await collect(model, make_request())
+    assert (await collect(model, other))[-1] == Finished()
 
 
 # ── compaction ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -427,9 +341,9 @@ async def test_a_compaction_that_cannot_succeed_is_not_retried():
 
 
 async def test_a_compaction_shares_the_circuit_breaker_of_its_model():
-    breaker = CircuitBreaker(threshold=2, clock=FakeClock())
+    breakers = CircuitBreakers(threshold=2, clock=FakeClock())
     compaction, inner = FailingCompaction(BROKEN, BROKEN), FailingModel()
-    model, _ = retrying(inner, policy=RetryPolicy(attempts=2), breaker=breaker)
+    model, _ = retrying(inner, policy=RetryPolicy(attempts=2), breakers=breakers)
     with pytest.raises(ModelFault, match="broken"):
         await RetryingCompaction(compaction, model).compact(make_request())
 
@@ -439,14 +353,14 @@ async def test_a_compaction_shares_the_circuit_breaker_of_its_model():
 
 
 async def test_a_successful_compaction_resets_the_circuit_breaker():
-    breaker = CircuitBreaker(threshold=2, clock=FakeClock())
-    model, _ = retrying(FailingModel(), policy=RetryPolicy(attempts=1), breaker=breaker)
+    breakers = CircuitBreakers(threshold=2, clock=FakeClock())
+    model, _ = retrying(FailingModel(), policy=RetryPolicy(attempts=1), breakers=breakers)
     for fault in (BROKEN, None, BROKEN):
         compaction = RetryingCompaction(FailingCompaction(*filter(None, [fault])), model)
         with suppress(ModelFault):
             await compaction.compact(make_request())
 
-    assert not breaker.is_open
+    assert not breakers.of("").is_open
 
 
 async def test_a_compaction_ends_at_the_timeout_of_its_model():

@@ -36,7 +36,7 @@ def fault_for(status, body=b"", headers=None):
         (404, b'{"detail":"Not Found"}', 502, "server_error", False),
         (429, b'{"error":{"code":"rate_limit_exceeded"}}', 429, "rate_limit_exceeded", True),
         (429, b"", 429, "rate_limit_exceeded", True),
-        (429, b'{"error":{"code":"insufficient_quota","message":"check billing"}}', 502, "server_error", False),
+        (429, b'{"error":{"code":"insufficient_quota","message":"check billing"}}', 429, "insufficient_quota", False),
         (400, b'{"error":{"code":"context_length_exceeded"}}', 400, "context_length_exceeded", False),
         (
             400,
@@ -162,6 +162,17 @@ def test_faults_carry_retry_after():
         ({"error": {"message": "x", "code": 503}}, "server_error", 503),
         ({"error": {"code": True}}, "server_error", 502),
         (["error"], "server_error", 502),
+        ({"code": "insufficient_quota", "message": "at 10.0.0.7"}, "insufficient_quota", 429),
+        ({"type": "insufficient_quota", "message": "at 10.0.0.7"}, "insufficient_quota", 429),
+        ({"code": "invalid_prompt", "message": "at 10.0.0.7"}, "invalid_prompt", 400),
+        ({"code": "bio_policy"}, "invalid_request", 400),
+        ({"code": "invalid_image_url"}, "invalid_request", 400),
+        ({"code": "image_file_not_found"}, "invalid_request", 400),
+        ({"code": "model_not_found"}, "model_not_found", 400),
+        ({"code": "invalid_api_key", "type": "invalid_request_error"}, "server_error", 502),
+        ({"code": "server_is_overloaded"}, "server_error", 503),
+        ({"code": "slow_down"}, "server_error", 503),
+        ({"code": "server_error", "message": "An error with the image at 10.0.0.7"}, "server_error", 502),
     ],
 )
 def test_errors_within_a_stream_are_mapped(error, code, status):
@@ -169,6 +180,43 @@ def test_errors_within_a_stream_are_mapped(error, code, status):
 
     assert (fault.code, fault.status) == (code, status)
     assert "10.0.0.7" not in fault.message
+
+
+@pytest.mark.parametrize(
+    "code, retryable",
+    [
+        ("rate_limit_exceeded", True),
+        ("server_error", True),
+        ("server_is_overloaded", True),
+        ("insufficient_quota", False),
+        ("invalid_prompt", False),
+        ("invalid_image", False),
+        ("invalid_api_key", False),
+        ("context_length_exceeded", False),
+    ],
+)
+def test_which_errors_within_a_stream_are_retryable(code, retryable):
+    assert fault_from_stream_error(UpstreamError(code=code), model="mine").retryable == retryable
+
+
+@pytest.mark.parametrize(
+    "message, seconds",
+    [
+        ("Rate limit reached for gpt-6 in organization org-1. Please try again in 11.054s. Visit", 12),
+        ("Please try again in 20ms.", 1),
+        ("Please try again in 6m0s.", 360),
+        ("Please try again in a while.", None),
+        ("Please try again in 99999999s.", None),
+    ],
+)
+def test_a_rate_limit_within_a_stream_has_the_wait_that_its_message_states(message, seconds):
+    error = UpstreamError(code="rate_limit_exceeded", message=message)
+
+    assert fault_from_stream_error(error, model="mine").retry_after == seconds
+
+
+def test_an_exhausted_quota_has_its_own_type():
+    assert fault_for(429, b'{"error":{"code":"insufficient_quota"}}').kind == "insufficient_quota"
 
 
 def test_an_error_body_that_is_not_json_is_text():

@@ -81,7 +81,7 @@ class _MessageBuilder:
         if isinstance(known, GivenMessage):
             self.add_message(known.role, known.content)
         elif isinstance(known, GivenReasoning):
-            self._reasoning.append(_reasoning_text(known))
+            self._reasoning.append(known.text)
         elif (call := _call(item)) is not None:
             self._add_call(call)
         elif (call_id := _answered_call_id(item)) is not None:
@@ -189,10 +189,6 @@ def _outputs_by_call(items: Iterable[Item]) -> dict[str, deque[Content]]:
             output = known.output if isinstance(known, (FunctionCallOutput, CustomToolCallOutput)) else None
             found.setdefault(call_id, deque()).append(output if output is not None else replay_output(item) or "")
     return found
-
-
-def _reasoning_text(reasoning: GivenReasoning) -> str:
-    return "\n".join(part.text for part in reasoning.content or reasoning.summary)
 
 
 # ── content ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -22,6 +22,7 @@ from antwort.engine.ports import (
     CompactionPiece,
     EncryptedReasoning,
     Finished,
+    ItemPiece,
     Piece,
     ReasoningPiece,
     RefusalPiece,
@@ -116,6 +117,9 @@ class ResponsesStream:
         self._new_call_id = new_call_id
         self._calls: dict[int, _StreamedCall] = {}
         self._emitted: dict[tuple[str, int, int], int] = {}
+        self._phases: dict[int, str] = {}
+        self._item: ItemPiece | None = None
+        """The last item of which a piece was emitted."""
         self._finished: Finished | None = None
 
     @property
@@ -170,11 +174,19 @@ class ResponsesStream:
         if not (text or entries):
             return
         piece, _ = _TEXT_EVENTS[stem]
+        yield from self._emit_item(index)
         key = (stem, index, part)
         if key not in self._emitted and piece is SummaryPiece and part:
             yield SummaryPiece("\n\n")  # the parts of one summary are one text in this server
         self._emitted[key] = self._emitted.get(key, 0) + len(text)
         yield TextPiece(text, entries) if piece is TextPiece else piece(text)
+
+    def _emit_item(self, index: int) -> Iterator[Piece]:
+        """Name the item of the next piece, if it is another one. Not before its first piece: it may stay empty."""
+        item = ItemPiece(index, self._phases.get(index))
+        if item != self._item:
+            self._item = item
+            yield item
 
     def _emit_rest(self, stem: str, index: int, part: int, full_text: object) -> Iterator[Piece]:
         if isinstance(full_text, str):
@@ -186,13 +198,25 @@ class ResponsesStream:
         kind = item.get("type")
         if kind in _CALLS:
             yield from self._read_call(index, item, custom=kind == "custom_tool_call", is_done=is_done)
-        elif is_done and kind in ("message", "reasoning"):
-            for stem, part, text in _text_parts(item):
-                yield from self._emit_rest(stem, index, part, text)
-            if isinstance(item.get("encrypted_content"), str):
-                yield EncryptedReasoning(item["encrypted_content"])
+        elif kind in ("message", "reasoning"):
+            yield from self._read_phase(index, item)
+            yield from self._read_rest(index, item) if is_done else ()
         elif is_done and kind == "compaction":  # `.added` has another ciphertext
             yield CompactionPiece(check_item(item))
+
+    def _read_phase(self, index: int, item: Raw) -> Iterator[Piece]:
+        if isinstance(phase := item.get("phase"), str):
+            self._phases[index] = phase
+            if self._item is not None and self._item.index == index:
+                yield from self._emit_item(index)
+
+    def _read_rest(self, index: int, item: Raw) -> Iterator[Piece]:
+        """The texts of a complete item that its deltas did not contain, and its encrypted content."""
+        for stem, part, text in _text_parts(item):
+            yield from self._emit_rest(stem, index, part, text)
+        if isinstance(item.get("encrypted_content"), str):
+            yield from self._emit_item(index)
+            yield EncryptedReasoning(item["encrypted_content"])
 
     def _read_call(self, index: int, item: Raw, *, custom: bool, is_done: bool) -> Iterator[Piece]:
         call = self._calls.get(index)

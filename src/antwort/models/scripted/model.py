@@ -178,8 +178,8 @@ def _visible_texts(item: Item) -> Iterator[str | None]:
         case GivenMessage(content=list(parts)):
             texts = (part.refusal if isinstance(part, Refusal) else getattr(part, "text", None) for part in parts)
             yield from texts  # images and files have none
-        case GivenReasoning(summary=summary, content=content):
-            yield from (part.text for part in (*summary, *(content or ())))
+        case GivenReasoning() as reasoning:
+            yield reasoning.text
         case GivenFunctionCall(arguments=arguments):
             yield arguments
         case GivenCustomToolCall(input=text):

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.api.responses import InputDetails, OutputDetails, Usage
-from antwort.engine.ports import CompactionPiece, EncryptedReasoning, Finished, ModelFault, TextPiece
+from antwort.engine.ports import CompactionPiece, EncryptedReasoning, Finished, ItemPiece, ModelFault, TextPiece
 from antwort.models.responses.stream import ResponsesStream
 from antwort.net.sse import ServerEvent
 from antwort.testing.model import AnswerCall, fold
@@ -68,8 +68,8 @@ def test_logprobs():
     one = {"token": "x", "bytes": [120], "logprob": -0.5, "top_logprobs": []}
     event = delta("output_text", "x", logprobs=[{"token": "x", "logprob": -0.5}])
 
-    assert read(event, COMPLETED, top_logprobs=2)[0] == TextPiece("x", (one,))
-    assert read(event, COMPLETED)[0] == TextPiece("x")
+    assert read(event, COMPLETED, top_logprobs=2)[1] == TextPiece("x", (one,))
+    assert read(event, COMPLETED)[1] == TextPiece("x")
 
 
 def test_finish_reason():
@@ -103,6 +103,12 @@ def test_finish_reason():
             "invalid_encrypted_content",
         ),
         ({"error": {"message": "secret"}}, "server_error"),
+        (
+            {"type": "error", "error": {"type": "insufficient_quota", "code": "insufficient_quota"}},
+            "insufficient_quota",
+        ),
+        ({"type": "response.failed", "response": {"error": {"code": "insufficient_quota"}}}, "insufficient_quota"),
+        ({"type": "response.failed", "response": {"error": {"code": "invalid_prompt"}}}, "invalid_prompt"),
         ({"type": "response.cancelled", "response": {}}, "server_error"),
     ],
 )
@@ -174,6 +180,44 @@ def test_usage_details():
     assert finished.usage == Usage(10, InputDetails(4, 3), 5, OutputDetails(2), 15)
 
 
+# ── items ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def message(text, **more):
+    return {"type": "message", "content": [{"type": "output_text", "text": text}], **more}
+
+
+def test_the_pieces_of_each_item_follow_its_index_and_phase():
+    events = [
+        *(
+            added(message("", phase="commentary")),
+            delta("output_text", "One"),
+            done(message("One.", phase="commentary")),
+        ),
+        *(added(message(""), 1), done(message(""), 1)),
+        *(added(message(""), 2), delta("output_text", "Two", 2), done(message("Two", phase="final_answer"), 2)),
+        done(message("Three", phase=7), 3),
+        COMPLETED,
+    ]
+
+    assert read(*events) == [
+        *(ItemPiece(0, "commentary"), TextPiece("One"), TextPiece(".")),
+        *(ItemPiece(2), TextPiece("Two"), ItemPiece(2, "final_answer")),
+        *(ItemPiece(3), TextPiece("Three")),
+        Finished(),
+    ]
+
+
+def test_adjacent_reasoning_items_stay_separate():
+    first, second = ({"type": "reasoning", "summary": [], "encrypted_content": token} for token in ("g1", "g2"))
+
+    assert read(done(first), done(second, 1), COMPLETED) == [
+        *(ItemPiece(0), EncryptedReasoning("g1")),
+        *(ItemPiece(1), EncryptedReasoning("g2")),
+        Finished(),
+    ]
+
+
 # ── compaction ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -201,9 +245,9 @@ def test_a_compaction_item_separates_the_items_around_it():
     ]
 
     assert read(*events) == [
-        EncryptedReasoning("gAAAA"),
-        *(TextPiece("Bef"), TextPiece("ore.")),
+        *(ItemPiece(0), EncryptedReasoning("gAAAA")),
+        *(ItemPiece(1), TextPiece("Bef"), TextPiece("ore.")),
         CompactionPiece(COMPACTION),
-        *(TextPiece("After"), TextPiece(".")),
+        *(ItemPiece(3), TextPiece("After"), TextPiece(".")),
         Finished(),
     ]
