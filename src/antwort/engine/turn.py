@@ -423,8 +423,15 @@ class TurnLoop:
                 call.refusal = "Only one tool call at a time is allowed. Make this one again, alone."
             case _ if call.name in self._offer.forbidden:  # some models ignore `tool_choice`
                 call.refusal = f"Tool '{call.name}' must not be called in this response. Answer without it."
-            case ClientSide(is_custom):
-                opened = OpenCall(call.output_index, name=call.name, call_id=call.call_id, is_custom=is_custom)
+            case ClientSide(is_custom, name, namespace, is_search):
+                opened = OpenCall(
+                    call.output_index,
+                    name=name,
+                    call_id=call.call_id,
+                    is_custom=is_custom,
+                    namespace=namespace,
+                    is_search=is_search,
+                )
                 call.client_call, call.free_text = opened, FreeTextReader() if is_custom else None
                 self._open_calls[call.output_index] = call
                 yield Emit([self._output.begin(opened.item())])
@@ -452,7 +459,7 @@ class TurnLoop:
             if (client_call := call.client_call) is not None:
                 if call.free_text is not None:
                     events += client_call.write(call.free_text.rest(cut=is_cut))
-                events.append(client_call.close())
+                events += client_call.close()
                 events.append(self._end_call(call, client_call.item("incomplete" if is_cut else "completed")))
             elif call.hosted is not None and is_cut:
                 events.append(self._end_call(call, _incomplete_item(call, "The call was cut off before it was whole.")))
