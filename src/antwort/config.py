@@ -228,6 +228,13 @@ class ContainersSettings(_Section):
     """The memory limits that a request may set. The first is the default."""
 
 
+class ToolsSettings(_Section):
+    """Configuration: the tools that requests declare."""
+
+    unavailable: Literal["refuse", "ignore"] = "refuse"
+    """Whether a request that declares a hosted tool which this server lacks is refused, or runs without the tool."""
+
+
 class ProvidersSettings(_Section):
     """Configuration of the hosted tools."""
 
@@ -252,6 +259,7 @@ class Config(_Section):
     engine: EngineSettings = field(default_factory=EngineSettings)
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
     containers: ContainersSettings = field(default_factory=ContainersSettings)
+    tools: ToolsSettings = field(default_factory=ToolsSettings)
     providers: ProvidersSettings = field(default_factory=ProvidersSettings)
     log: LogSettings = field(default_factory=LogSettings)
 

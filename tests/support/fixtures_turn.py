@@ -15,6 +15,7 @@ from antwort.api.requests import CreateResponse, check, decode, read_input
 from antwort.api.responses import Response, Usage, initial_response
 from antwort.api.tools import FileSearchTool, ToolDeclaration
 from antwort.engine.classify import check_tool_types, classify, is_hosted
+from antwort.engine.declared.tools import DeclaredTool, declare
 from antwort.engine.hosted_tools import HostedTool, HostedTools
 from antwort.engine.ports import (
     Finished,
@@ -94,7 +95,7 @@ class EchoTools:
         return EchoCall(f"fs_{self.opened}")
 
 
-def prepared(tools: Sequence[ToolDeclaration], tool: PreparedTool) -> dict[int, PreparedTool]:
+def prepared(tools: Sequence[DeclaredTool], tool: PreparedTool) -> dict[int, PreparedTool]:
     """Every hosted tool of these, prepared as this one."""
     return {index: tool for index, one in enumerate(tools) if is_hosted(one)}
 
@@ -123,8 +124,9 @@ class TurnRunner:
         parsed = decode(msgspec.json.encode({"model": "m", "input": "hi", **request}), CreateResponse)
         check(parsed)
         response = initial_response(parsed, identifier="resp_1", model="m", created_at=1)
-        check_tool_types(response.tools, self.tools)
-        hosted = prepared(response.tools, self.tools)
+        tools = declare(response.tools)
+        check_tool_types(tools, self.tools)
+        hosted = prepared(tools, self.tools)
         self._hosted = HostedTools(
             {i: HostedTool("file_search", tool, tuple(tool.specs), tool.reads_files) for i, tool in hosted.items()}
         )
@@ -134,7 +136,7 @@ class TurnRunner:
             response,
             upstream_model="m",
             history=visible,
-            offer=classify(response.tools, response.tool_choice, hosted),
+            offer=classify(tools, response.tool_choice, hosted),
             now=lambda: 2,
             max_turns=max_turns,
             compaction=compaction(visible) if compaction else None,

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 Prefix: TypeAlias = Literal[
     "resp_", "msg_", "rs_", "fc_", "call_", "ctc_", "ci_", "fs_", "ws_", "sh_", "sho_", "apc_", "cmp_", "mcpl_", "mcp_",
-    "cntr_", "cfile_", "file-", "vs_", "conv_", "req_",
+    "cntr_", "cfile_", "file-", "vs_", "conv_", "req_", "tsc_", "tso_", "at_",
 ]  # fmt: skip
 
 

@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from antwort.api.tools import ToolDeclaration
+
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 Raw: TypeAlias = dict[str, Any]
 GivenItem: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"$ref": "#/components/schemas/GivenItem"})]
@@ -117,6 +119,7 @@ class FunctionCall(Struct, tag_field="type", tag="function_call"):
     name: str
     arguments: str = ""
     status: Status = "in_progress"
+    namespace: str | UnsetType = UNSET
 
 
 class CustomToolCall(Struct, tag_field="type", tag="custom_tool_call"):
@@ -127,6 +130,17 @@ class CustomToolCall(Struct, tag_field="type", tag="custom_tool_call"):
     name: str
     input: str = ""
     status: Status | UnsetType = UNSET
+    namespace: str | UnsetType = UNSET
+
+
+class ToolSearchCall(Struct, tag_field="type", tag="tool_search_call"):
+    """Call of a tool search that the client runs."""
+
+    id: str
+    call_id: str
+    arguments: Raw
+    status: Status = "in_progress"
+    execution: Literal["client"] = "client"
 
 
 # ── hosted tool calls ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -164,7 +178,7 @@ class CodeInterpreterCall(Struct, tag_field="type", tag="code_interpreter_call")
     """Absent where the code did not run, or its end is not known."""
 
 
-OutputItem: TypeAlias = Message | Reasoning | FunctionCall | CustomToolCall | CodeInterpreterCall
+OutputItem: TypeAlias = Message | Reasoning | FunctionCall | CustomToolCall | ToolSearchCall | CodeInterpreterCall
 """An item that this server creates. Tool providers may create others, as raw items."""
 
 
@@ -215,6 +229,7 @@ class FunctionCallOutput(Struct):
 
     call_id: str
     output: str | list[InputText | InputImage | InputFile]
+    namespace: str | None = None
 
 
 class GivenFunctionCall(Struct):
@@ -223,6 +238,7 @@ class GivenFunctionCall(Struct):
     call_id: str
     name: str
     arguments: str
+    namespace: str | None = None
 
 
 class CustomToolCallOutput(Struct):
@@ -238,6 +254,28 @@ class GivenCustomToolCall(Struct):
     call_id: str
     name: str
     input: str
+    namespace: str | None = None
+
+
+class GivenToolSearchCall(Struct):
+    """Tool search in the history. A search that a server ran has no `call_id`."""
+
+    arguments: Any
+    call_id: str | None = None
+
+
+class ToolSearchOutput(Struct):
+    """Result of a tool search: tools that the model is offered from this item on."""
+
+    tools: list[ToolDeclaration]
+    call_id: str | None = None
+
+
+class AdditionalTools(Struct):
+    """Tools that the model is offered from this item on."""
+
+    role: Literal["developer"]
+    tools: list[ToolDeclaration]
 
 
 class GivenReasoning(Struct):
@@ -285,6 +323,9 @@ READERS: dict[str, type[Struct]] = {
     "function_call_output": FunctionCallOutput,
     "custom_tool_call": GivenCustomToolCall,
     "custom_tool_call_output": CustomToolCallOutput,
+    "tool_search_call": GivenToolSearchCall,
+    "tool_search_output": ToolSearchOutput,
+    "additional_tools": AdditionalTools,
     "reasoning": GivenReasoning,
     "code_interpreter_call": GivenCodeCall,
     "compaction": GivenCompaction,
@@ -317,6 +358,11 @@ class Item(Struct, frozen=True):
     @property
     def type(self) -> str:
         return kind_of(self.raw)
+
+    @property
+    def is_output(self) -> bool:
+        """Whether the item is the output of a call."""
+        return self.type.endswith("_call_output") or self.type == "tool_search_output"
 
     @property
     def call_id(self) -> str | None:

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, field
 from antwort.api import items
 from antwort.api.errors import invalid, malformed, missing_parameter
 from antwort.api.items import GivenItem, Item, Paired
-from antwort.api.tools import Chosen, McpTool, ToolDeclaration, tool_name, tool_type
+from antwort.api.tools import Chosen, McpTool, NamespaceTool, ToolDeclaration, members, tool_name, tool_type
 
 T = TypeVar("T")
 
@@ -149,6 +149,7 @@ class CountTokens(InputParameters, kw_only=True):
     """`POST /v1/responses/input_tokens`."""
 
     personality: str | None = None
+    client_metadata: Any = None
 
     def as_request(self) -> CreateResponse:
         """A request with this input and `store: false`."""
@@ -245,7 +246,7 @@ def check(request: CreateResponse) -> None:
             code="unsupported_parameter",
         )
     _check_tools(request.tools or [])
-    _check_choice(request.tool_choice, request.tools or [])
+    _check_choice(request.tool_choice)
 
 
 def check_input(request: CreateResponse) -> None:
@@ -261,33 +262,31 @@ def check_input(request: CreateResponse) -> None:
 def _check_tools(tools: list[ToolDeclaration]) -> None:
     seen: dict[str, int] = {}
     for at, tool in enumerate(tools):
-        name = tool_name(tool)
-        if name in seen and tool_type(tool) != "mcp":
-            message = f"Tools {seen[name]} and {at} are both called '{name}'; names must be unique."
-            raise invalid(message, param=f"tools[{at}].name")
-        seen[name] = at
+        prefix = f"{tool.name}." if isinstance(tool, NamespaceTool) else ""
+        for member in members(tool):
+            name = prefix + tool_name(member)
+            if name in seen and tool_type(tool) != "mcp":
+                message = f"Tools {seen[name]} and {at} are both called '{name}'; names must be unique."
+                raise invalid(message, param=f"tools[{at}].name")
+            seen[name] = at
 
 
-def _check_choice(choice: ToolChoice | None, tools: list[ToolDeclaration]) -> None:
+def _check_choice(choice: ToolChoice | None) -> None:
+    """Whether a `tool_choice` is complete. Items of the history can bring the tools that it names."""
     if isinstance(choice, Chosen) and choice.several:
         for name in ("mode", "tools"):
             if getattr(choice, name) is None:
                 raise missing_parameter(f"tool_choice.{name}")
     for at, chosen in enumerate(chosen_tools(choice)):
         several = isinstance(choice, Chosen) and choice.several
-        _check_named(chosen, f"tool_choice.tools[{at}]" if several else "tool_choice", tools)
-    if choice == "required" and not tools:
-        raise invalid("Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice")
+        _check_named(chosen, f"tool_choice.tools[{at}]" if several else "tool_choice")
 
 
-def _check_named(choice: Chosen, param: str, tools: list[ToolDeclaration]) -> None:
-    if choice.type in ("function", "custom") and choice.name is None:
+def _check_named(choice: Chosen, param: str) -> None:
+    if choice.type in ("function", "custom", "namespace") and choice.name is None:
         raise missing_parameter(f"{param}.name")
     if choice.type == "mcp" and choice.server_label is None:
         raise missing_parameter(f"{param}.server_label")
-    if not any(matches(choice, tool) for tool in tools):
-        named = choice.name or choice.server_label or choice.type
-        raise invalid(f"Tool choice '{named}' not found in 'tools' parameter.", param="tool_choice")
 
 
 def chosen_tools(choice: ToolChoice | None) -> list[Chosen]:

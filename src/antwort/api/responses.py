@@ -82,6 +82,14 @@ class CompactionNote(Struct):
     """…and after it."""
 
 
+class IgnoredTool(Struct):
+    """A declared tool that this server lacks, and that was left out as the configuration allows."""
+
+    param: str
+    """The path of its declaration in the request."""
+    type: str
+
+
 class CompactedResponse(Struct, kw_only=True):
     """The body of `POST /v1/responses/compact`: the user's messages, then one compaction item."""
 
@@ -133,6 +141,8 @@ class Response(Struct, kw_only=True):
     metadata: dict[str, str] = field(default_factory=dict[str, str])
     compaction: CompactionNote | UnsetType = field(default=UNSET, name="antwort:compaction")
     """The last compaction of this response, if there was one."""
+    ignored_tools: list[IgnoredTool] | UnsetType = field(default=UNSET, name="antwort:ignored_tools")
+    """The declared tools that were left out, if there were any."""
 
     @property
     def ended(self) -> bool:

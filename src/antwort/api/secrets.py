@@ -25,9 +25,9 @@ def without_secrets(tools: Sequence[ToolDeclaration]) -> list[ToolDeclaration]:
 
 
 def item_without_secrets(item: Raw) -> Raw:
-    """An item without secrets; `additional_tools` items may contain tool declarations."""
+    """An item without secrets: some types contain tool declarations."""
     tools = item.get("tools")
-    if item.get("type") != "additional_tools" or not isinstance(tools, list):
+    if item.get("type") not in ("additional_tools", "tool_search_output") or not isinstance(tools, list):
         return item
     return {**item, "tools": [_strip(cast("Raw", one)) if isinstance(one, dict) else one for one in tools]}  # pyright: ignore[reportUnknownVariableType] - any JSON
 

@@ -16,7 +16,8 @@ _WIDE_RE = re.compile(r"[\u1100-\u11ff\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uf
 TOKENS_PER_MESSAGE = 4
 _IMAGE_TOKENS = {"low": 85, "high": 1105}
 _DEFAULT_IMAGE_TOKENS = 765
-_HIDDEN_FIELDS = {"id", "type", "status", "encrypted_content", "container_id", "result"}
+_HIDDEN_FIELDS = {"id", "type", "status", "encrypted_content", "container_id", "result", "tools"}
+"""Fields that models do not read. The tools of an item are counted as tools of the request."""
 
 
 class TokenEstimator:

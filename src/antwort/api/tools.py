@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
@@ -48,6 +49,26 @@ class CustomTool(_Tool, tag="custom"):
     is_async: bool | None = field(name="async", default=None)
 
 
+class NamespaceTool(_Tool, tag="namespace"):
+    """Client-side tools of one subject. Their calls have the name of the namespace beside their own."""
+
+    name: Name
+    description: str
+    tools: Annotated[list[FunctionTool | CustomTool], Meta(max_length=2048)]
+
+
+class ToolSearchTool(_Tool, tag="tool_search"):
+    """A search for tools that the model does not know yet: by the client, or by the server."""
+
+    execution: Literal["server", "client"] | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+
+    @property
+    def is_client_side(self) -> bool:
+        return self.execution == "client"
+
+
 class NetworkPolicy(Struct, forbid_unknown_fields=True):
     """Network access of a container."""
 
@@ -87,6 +108,7 @@ class WebSearchTool(_Tool, tag="web_search"):
     search_context_size: Literal["low", "medium", "high"] | None = None
     user_location: dict[str, Any] | None = None
     external_web_access: bool | None = None
+    search_content_types: list[str] | None = None
 
 
 class ShellTool(_Tool, tag="shell"):
@@ -120,6 +142,8 @@ class McpTool(_Tool, tag="mcp"):
 ToolDeclaration: TypeAlias = (
     FunctionTool
     | CustomTool
+    | NamespaceTool
+    | ToolSearchTool
     | CodeInterpreterTool
     | FileSearchTool
     | WebSearchTool
@@ -149,5 +173,10 @@ def tool_type(tool: ToolDeclaration) -> str:
 
 
 def tool_name(tool: ToolDeclaration) -> str:
-    """The name of the tool for the model: the declared name of client-side tools, otherwise the type."""
-    return tool.name if isinstance(tool, (FunctionTool, CustomTool)) else tool_type(tool)
+    """The declared name of client-side tools and namespaces, otherwise the type."""
+    return tool.name if isinstance(tool, (FunctionTool, CustomTool, NamespaceTool)) else tool_type(tool)
+
+
+def members(tool: ToolDeclaration) -> Sequence[ToolDeclaration]:
+    """The tools of a namespace; of another tool, the tool itself."""
+    return tool.tools if isinstance(tool, NamespaceTool) else [tool]

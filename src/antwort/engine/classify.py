@@ -6,22 +6,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
-from antwort.api.errors import invalid
+import msgspec
+
+from antwort.api.errors import ApiError, invalid
 from antwort.api.requests import ToolChoice, chosen_tools, matches
-from antwort.api.tools import Chosen, CustomTool, FunctionTool, GrammarFormat, ToolDeclaration, tool_type
+from antwort.api.tools import Chosen, CustomTool, FunctionTool, GrammarFormat, ToolSearchTool, tool_name, tool_type
+from antwort.engine.declared.names import TOOL_SEARCH, ToolNames
+from antwort.engine.declared.tools import DeclaredTool, is_function
 from antwort.engine.ports import FREE_TEXT, Choice, FunctionSpec, MustCall, ToolRegistry
 
 
 @dataclass(frozen=True)
 class ClientSide:
-    """The client runs the call. `is_custom` is a custom tool, which takes free text."""
+    """The client runs the call. `is_custom` is a custom tool, which takes free text; `is_search` is a tool search."""
 
     is_custom: bool
+    name: str
+    namespace: str | None = None
+    is_search: bool = False
 
 
 @dataclass(frozen=True)
 class ServerSide:
-    """The server runs the call. `tool_index` is the index of the tool in `tools`."""
+    """The server runs the call. `tool_index` is the index of the tool in the declared tools."""
 
     tool_index: int
 
@@ -40,6 +47,7 @@ class Offer:
     forbidden: frozenset[str] = frozenset()
     demanded: frozenset[str] = frozenset()
     """A forced `tool_choice`: the model must call one of these, and nothing else."""
+    names: ToolNames = field(default_factory=ToolNames)
 
     def client_only(self) -> Offer:
         """Without the hosted functions, once `max_tool_calls` is reached."""
@@ -65,36 +73,86 @@ class HasSpecs(Protocol):
     def specs(self) -> Sequence[FunctionSpec]: ...
 
 
-def is_hosted(tool: ToolDeclaration) -> bool:
-    """Whether the server would run the tool."""
-    return not isinstance(tool, (FunctionTool, CustomTool))
+def is_hosted(declared: DeclaredTool) -> bool:
+    """Whether a provider would run the tool. A tool search needs none."""
+    return not (is_function(declared.tool) or isinstance(declared.tool, ToolSearchTool))
 
 
-def check_tool_types(tools: Sequence[ToolDeclaration], registry: ToolRegistry) -> None:
+def is_available(declared: DeclaredTool, registry: ToolRegistry) -> bool:
+    """Whether this server supports the tool. Looks nothing up."""
+    return not is_hosted(declared) or registry.supports(declared.tool)
+
+
+def check_tool_types(tools: Sequence[DeclaredTool], registry: ToolRegistry) -> None:
     """`ApiError` 400 for a tool type that no provider runs. Looks nothing up."""
-    for index, tool in enumerate(tools):
-        if is_hosted(tool) and not registry.supports(tool):
-            message = f"Tool type '{tool_type(tool)}' is not available on this server."
-            raise invalid(message, param=f"tools[{index}].type")
+    for declared in tools:
+        if not is_available(declared, registry):
+            raise _not_available(tool_type(declared.tool), f"{declared.param}.type")
 
 
-def classify(tools: Sequence[ToolDeclaration], choice: ToolChoice, prepared: Mapping[int, HasSpecs]) -> Offer:
+def _not_available(kind: str, param: str) -> ApiError:
+    return invalid(f"Tool type '{kind}' is not available on this server.", param=param)
+
+
+def check_choice(choice: ToolChoice, tools: Sequence[DeclaredTool], ignored: Sequence[DeclaredTool] = ()) -> None:
+    """`ApiError` 400 for a choice that no tool fulfils. `ignored` tools are declared and not available."""
+    several = choice if isinstance(choice, Chosen) and choice.several else None
+    for chosen in chosen_tools(choice):
+        if _selected(chosen, tools):
+            continue
+        if not _selected(chosen, ignored):
+            named = chosen.name or chosen.server_label or chosen.type
+            raise invalid(f"Tool choice '{named}' not found in 'tools' parameter.", param="tool_choice")
+        if several is None:
+            raise _not_available(chosen.type, "tool_choice")
+    is_unfulfillable = several is not None and several.mode == "required" and not _allowed(several, tools)
+    if is_unfulfillable or (choice == "required" and not tools):
+        raise invalid("Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice")
+
+
+def _selected(choice: Chosen, tools: Sequence[DeclaredTool]) -> list[int]:
+    """The tools that a choice names, by index. A name can be that of functions in several namespaces."""
+    if choice.type == "namespace":
+        return [index for index, one in enumerate(tools) if one.namespace and one.namespace.name == choice.name]
+    found = [index for index, one in enumerate(tools) if matches(choice, one.tool)]
+    return [index for index in found if tools[index].namespace is None] or found
+
+
+def _allowed(choice: ToolChoice, tools: Sequence[DeclaredTool]) -> set[int] | None:
+    """The tools that a choice allows, by index; None if it allows all."""
+    if not isinstance(choice, Chosen):
+        return None
+    selected = [_selected(chosen, tools) for chosen in chosen_tools(choice)]
+    # Forced is one of several functions with the same name, so no other is offered.
+    return {index for one in selected for index in one} if choice.several or len(selected[0]) > 1 else None
+
+
+def classify(tools: Sequence[DeclaredTool], choice: ToolChoice, prepared: Mapping[int, HasSpecs]) -> Offer:
     """The offer to the model. `prepared` holds every hosted tool, by its index in `tools`."""
     specs: list[FunctionSpec] = []
     owners: dict[str, FunctionOwner] = {}
-    allowed = chosen_tools(choice) if isinstance(choice, Chosen) and choice.several else None
-    for index, tool in enumerate(tools):
-        offered, owner = _offered(tool, index, prepared)
+    allowed = _allowed(choice, tools)
+    taken = {tool_name(one.tool) for one in tools if one.namespace is None}
+    names = ToolNames(taken | {spec.name for tool in prepared.values() for spec in tool.specs})
+    described: set[str] = set()
+    for index, declared in enumerate(tools):
+        if declared.namespace is None:
+            offered, owner = _offered(declared, index, prepared)
+        else:
+            spec, owner = _namespaced(declared, names, is_first=declared.namespace.name not in described)
+            offered = [spec]
+            described.add(declared.namespace.name)
         for spec in offered:
             if spec.name in owners:
-                raise invalid(f"Two tools would be called '{spec.name}'; rename one.", param=f"tools[{index}]")
+                raise invalid(f"Two tools would be called '{spec.name}'; rename one.", param=declared.param)
             owners[spec.name] = owner
-        if allowed is None or any(matches(named, tool) for named in allowed):
+        if allowed is None or index in allowed:
             specs += offered
     callable_names = set[str]() if choice == "none" else {spec.name for spec in specs}
     forbidden = frozenset(owners.keys() - callable_names)
-    model_choice = _model_choice(choice, tools, prepared)
-    return Offer(tuple(specs), owners, model_choice, forbidden, _demanded(model_choice, owners, callable_names))
+    model_choice = _model_choice(choice, tools, prepared, names)
+    demanded = _demanded(model_choice, owners, callable_names)
+    return Offer(tuple(specs), owners, model_choice, forbidden, demanded, names)
 
 
 def _demanded(choice: Choice, owners: Mapping[str, FunctionOwner], names: set[str]) -> frozenset[str]:
@@ -107,26 +165,52 @@ def _demanded(choice: Choice, owners: Mapping[str, FunctionOwner], names: set[st
 
 
 def _offered(
-    tool: ToolDeclaration, index: int, prepared: Mapping[int, HasSpecs]
+    declared: DeclaredTool, index: int, prepared: Mapping[int, HasSpecs]
 ) -> tuple[Sequence[FunctionSpec], FunctionOwner]:
+    tool = declared.tool
     if isinstance(tool, FunctionTool):
         spec = FunctionSpec(tool.name, tool.description, tool.parameters, strict=bool(tool.strict))
-        return [spec], ClientSide(is_custom=False)
+        return [spec], ClientSide(is_custom=False, name=tool.name)
     if isinstance(tool, CustomTool):
         grammar = tool.format if isinstance(tool.format, GrammarFormat) else None
         spec = FunctionSpec(tool.name, tool.description, FREE_TEXT, free_text=True, grammar=grammar)
-        return [spec], ClientSide(is_custom=True)
+        return [spec], ClientSide(is_custom=True, name=tool.name)
+    if isinstance(tool, ToolSearchTool):  # if the server runs it, there is nothing to find: all tools are offered
+        spec = FunctionSpec(TOOL_SEARCH, tool.description, tool.parameters)
+        owner = ClientSide(is_custom=False, name=TOOL_SEARCH, is_search=True)
+        return [spec] if tool.is_client_side else [], owner
     return prepared[index].specs, ServerSide(index)
 
 
-def _model_choice(choice: ToolChoice, tools: Sequence[ToolDeclaration], prepared: Mapping[int, HasSpecs]) -> Choice:
+def _namespaced(declared: DeclaredTool, names: ToolNames, *, is_first: bool) -> tuple[FunctionSpec, FunctionOwner]:
+    """A function in a namespace. The description of the namespace is part of that of its first function."""
+    assert declared.namespace is not None  # noqa: S101 - the caller checked it
+    (spec, *_), owner = _offered(declared, 0, {})
+    assert isinstance(owner, ClientSide)  # noqa: S101 - the API type of namespaces has no other tools
+    namespace = declared.namespace
+    name = names.name(namespace.name, owner.name)
+    description = spec.description
+    if is_first and namespace.description:
+        about = f"[{namespace.name}: {namespace.description}]"
+        description = f"{about}\n\n{description}" if description else about
+    owner = replace(owner, namespace=namespace.name)
+    return msgspec.structs.replace(spec, name=name, description=description), owner
+
+
+def _model_choice(
+    choice: ToolChoice, tools: Sequence[DeclaredTool], prepared: Mapping[int, HasSpecs], names: ToolNames
+) -> Choice:
     if not isinstance(choice, Chosen):
         return choice
     if choice.several:
         return choice.mode or "auto"
-    if choice.type in ("function", "custom"):
-        return MustCall(choice.name or "")
-    for index, tool in enumerate(tools):
-        if index in prepared and matches(choice, tool) and prepared[index].specs:
-            return MustCall(prepared[index].specs[0].name)
-    return "required"
+    first, *more = _selected(choice, tools)
+    if more:
+        return "required"
+    one = tools[first]
+    if is_hosted(one):
+        specs = prepared[first].specs
+        return MustCall(specs[0].name) if specs else "required"
+    if isinstance(one.tool, ToolSearchTool) and not one.tool.is_client_side:
+        return "required"
+    return MustCall(names.name(one.namespace and one.namespace.name, tool_name(one.tool)))

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from antwort.api import items
 from antwort.api.errors import ApiError, invalid, not_found
 from antwort.api.ids import Prefix, new_id
-from antwort.api.items import CompactionTrigger, GivenReasoning, Item, ItemReference
+from antwort.api.items import AdditionalTools, CompactionTrigger, GivenReasoning, Item, ItemReference, ToolSearchOutput
 from antwort.api.requests import CreateResponse, read_input
 from antwort.api.secrets import item_without_secrets
 from antwort.engine.compaction.opening import TenantSealer, open_history
@@ -36,6 +36,9 @@ _ID_PREFIXES: dict[str, Prefix] = {
     "shell_call_output": "sho_",
     "apply_patch_call": "apc_",
     "apply_patch_call_output": "apc_",
+    "tool_search_call": "tsc_",
+    "tool_search_output": "tso_",
+    "additional_tools": "at_",
     "compaction": "cmp_",
     "compaction_trigger": "cmp_",
 }
@@ -145,6 +148,8 @@ def _normalized(item: Item) -> Item:
     if not isinstance(given_id, str) or not given_id or (item.type == "message" and given_id.startswith("cmp_")):
         # A message with the id of a compaction item would be taken for a summary.
         raw = {**raw, "id": new_id(_ID_PREFIXES.get(item.type, "msg_"))}
+    if isinstance(item.known, (AdditionalTools, ToolSearchOutput)):
+        return Item({**raw, "type": item.type}, item.known)  # the tools of this response have their secrets
     return item if raw is item.raw else items.read({**raw, "type": item.type})
 
 
@@ -167,7 +172,8 @@ def check_outputs(context: Context) -> None:
     """`ApiError` 400 for an output whose call is not in the history."""
     called = {item.call_id for item in context.history if item.type.endswith("_call")}
     for item in context.visible:
-        if item.type.endswith("_call_output") and item.call_id not in called:
+        is_hosted_search = item.type == "tool_search_output" and item.call_id is None
+        if item.is_output and not is_hosted_search and item.call_id not in called:
             kind = item.type.removesuffix("_output").replace("_", " ")
             message = f"No tool call found for {kind} output with call_id {item.call_id}."
             raise invalid(message, param="input", code=None)

@@ -19,16 +19,17 @@ from antwort.api.events import ResponseFailed, to_sse
 from antwort.api.ids import new_id
 from antwort.api.items import Item
 from antwort.api.requests import CreateResponse, check, check_input
-from antwort.api.responses import CompactedResponse, Response, ResponseError, Usage, initial_response
+from antwort.api.responses import CompactedResponse, IgnoredTool, Response, ResponseError, Usage, initial_response
 from antwort.api.token_estimate import estimate_item
 from antwort.api.tools import ToolDeclaration, tool_type
 from antwort.config import CompactionSettings
 from antwort.engine.attachments import Attacher
-from antwort.engine.classify import check_tool_types, classify, is_hosted
+from antwort.engine.classify import check_choice, check_tool_types, classify, is_available, is_hosted
 from antwort.engine.compaction.compactor import Compactor
 from antwort.engine.compaction.opening import SealedReasoning, TenantSealer
 from antwort.engine.compaction.retention import Budgets
 from antwort.engine.context import Context, check_outputs, load_context
+from antwort.engine.declared.tools import DeclaredTool, declare, declared_tools, has_secrets
 from antwort.engine.driver import ResponseRun, RetryingWriter
 from antwort.engine.event_buffer import Frame
 from antwort.engine.hosted_tools import HostedTool, HostedTools
@@ -52,6 +53,8 @@ class Engine:
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
     max_turns: int = 32
     max_attached: int = 50 * 1024 * 1024
+    ignore_unavailable_tools: bool = False
+    """Whether declared tools that this server lacks are left out, instead of an error."""
     max_resumed: int = 3
     """How often a background response is resumed: one that crashes the process must not do so for ever."""
     now: Callable[[], int] = field(default=lambda: int(time.time()))
@@ -115,11 +118,12 @@ class Engine:
         self, owner: Owner, request: CreateResponse, response: Response, chosen: ChosenModel
     ) -> ResponseRun:
         """Everything that can be wrong with a request is an error here, before anything is sent or stored."""
-        tools = request.tools or []  # with the secrets that `response.tools` leaves out
-        check_tool_types(tools, self.tools)
+        if not self.ignore_unavailable_tools:
+            check_tool_types(declare(request.tools or ()), self.tools)  # before the history is read
         sealer = TenantSealer(self.sealer, owner.tenant)
         context = await load_context(request, owner, self.store, sealer, chosen)
         check_outputs(context)
+        tools = self._available_tools(request, context, response)
         tool_context = ToolContext(
             owner=owner,
             response_id=response.id,
@@ -128,14 +132,14 @@ class Engine:
             include=frozenset(request.include or ()),
         )
         prepared = {
-            index: await self._prepare_tool(tool, f"tools[{index}]", tool_context)
-            for index, tool in enumerate(tools)
-            if is_hosted(tool)
+            index: await self._prepare_tool(declared.tool, declared.param, tool_context)
+            for index, declared in enumerate(tools)
+            if is_hosted(declared)
         }
         offer = classify(tools, response.tool_choice, prepared)
         reads_files = any(tool.reads_files for tool in prepared.values())
         attacher = Attacher(owner, self.store, chosen, self.max_attached, tools_read_files=reads_files)
-        history = await attacher.history(context)
+        history = [offer.names.for_model(item) for item in await attacher.history(context)]
         hosted = HostedTools(prepared)
         summary_model = self.models.find(self.compaction.model) if self.compaction.model else chosen
         plan = await self._plan_compaction(request, context, history, chosen, summary_model, sealer)
@@ -158,6 +162,18 @@ class Engine:
         return ResponseRun(
             owner, context, turn, chosen.model, hosted, self.store, self.retries, summary_model=summary_model.model
         )
+
+    def _available_tools(self, request: CreateResponse, context: Context, response: Response) -> list[DeclaredTool]:
+        """The declared tools, with their secrets. Those that this server lacks are an error, or noted as ignored."""
+        declared = declared_tools(request, context.before, context.given, context.start)
+        if not self.ignore_unavailable_tools:
+            check_tool_types(declared, self.tools)
+        tools = [one for one in declared if is_available(one, self.tools)]
+        ignored = [one for one in declared if not is_available(one, self.tools)]
+        check_choice(response.tool_choice, tools, ignored)
+        if ignored:
+            response.ignored_tools = [IgnoredTool(one.param, tool_type(one.tool)) for one in ignored]
+        return tools
 
     async def _plan_compaction(
         self,
@@ -208,7 +224,7 @@ class Engine:
             response=run.response,
             input=[item.raw for item in run.context.given],
             request=msgspec.to_builtins(msgspec.structs.replace(request, tools=tools, input=None)),
-            had_secrets=tools != (request.tools or []),
+            had_secrets=tools != (request.tools or []) or has_secrets(run.context.given),
             resumed=resumed,
         )
         await self.store.begin_response(run.owner, stored)

@@ -32,6 +32,7 @@ from antwort.api.items import (
     Refusal,
     Status,
     SummaryText,
+    ToolSearchCall,
 )
 from antwort.engine.ports import EncryptedReasoning, ItemPiece, ReasoningPiece, RefusalPiece, SummaryPiece, TextPiece
 
@@ -187,14 +188,25 @@ class OpenReasoning:
 
 
 class OpenCall:
-    """A client-side call: a function with JSON arguments, or a custom tool with free text."""
+    """A client-side call: a function with JSON arguments, a custom tool with free text, or a tool search."""
 
-    def __init__(self, index: int, *, name: str, call_id: str, is_custom: bool) -> None:
+    def __init__(
+        self,
+        index: int,
+        *,
+        name: str,
+        call_id: str,
+        is_custom: bool = False,
+        namespace: str | None = None,
+        is_search: bool = False,
+    ) -> None:
         self.index = index
         self.name = name
         self.call_id = call_id
         self._is_custom = is_custom
-        self._id = new_id("ctc_" if is_custom else "fc_")
+        self._namespace = namespace or UNSET
+        self._is_search = is_search
+        self._id = new_id("tsc_" if is_search else "ctc_" if is_custom else "fc_")
         self._chunks: list[str] = []
 
     @property
@@ -203,22 +215,37 @@ class OpenCall:
         return "".join(self._chunks)
 
     def item(self, status: Status = "in_progress") -> Raw:
+        if self._is_search:
+            arguments = {} if status == "in_progress" else _as_object(self.text)
+            return msgspec.to_builtins(ToolSearchCall(self._id, self.call_id, arguments, status))
         kind = CustomToolCall if self._is_custom else FunctionCall
-        return msgspec.to_builtins(kind(self._id, self.call_id, self.name, self.text, status=status))
+        return msgspec.to_builtins(kind(self._id, self.call_id, self.name, self.text, status, self._namespace))
 
     def write(self, delta: str) -> list[AnyEvent]:
-        """Append to the arguments. An empty delta makes no event."""
+        """Append to the arguments. An empty delta makes no event, and neither does a tool search."""
         if not delta:
             return []
         self._chunks.append(delta)
+        if self._is_search:
+            return []
         kind = wire.CustomInputDelta if self._is_custom else wire.FunctionArgumentsDelta
         return [kind(item_id=self._id, output_index=self.index, delta=delta)]
 
-    def close(self) -> AnyEvent:
+    def close(self) -> list[AnyEvent]:
         """The arguments are complete."""
+        if self._is_search:
+            return []
         if self._is_custom:
-            return wire.CustomInputDone(item_id=self._id, output_index=self.index, input=self.text)
-        return wire.FunctionArgumentsDone(item_id=self._id, output_index=self.index, arguments=self.text)
+            return [wire.CustomInputDone(item_id=self._id, output_index=self.index, input=self.text)]
+        return [wire.FunctionArgumentsDone(item_id=self._id, output_index=self.index, arguments=self.text)]
+
+
+def _as_object(arguments: str) -> Raw:
+    """The arguments of a tool search, which are an object on the wire, also if the model wrote something else."""
+    try:
+        return msgspec.json.decode(arguments or "{}", type=Raw)
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        return {"not_json": arguments}
 
 
 @dataclass

@@ -482,7 +482,15 @@ class TurnLoop:
             return
         call.output_index = index = self._output.next_index
         if isinstance(call.owner, ClientSide):
-            opened = OpenCall(index, name=call.name, call_id=call.call_id, is_custom=call.owner.is_custom)
+            owner = call.owner
+            opened = OpenCall(
+                index,
+                name=owner.name,
+                call_id=call.call_id,
+                is_custom=owner.is_custom,
+                namespace=owner.namespace,
+                is_search=owner.is_search,
+            )
             self._open_call = call
             yield Emit([self._output.begin(opened.item()), *call.begin(opened)])
         else:

@@ -79,7 +79,16 @@ async def open_services(
     running = _containers(config, store, backend, metrics)
     registry = ToolRegistry()
     limits = config.engine
-    engine = Engine(directory, registry, store, sealer, config.compaction, limits.max_turns, limits.max_attached)
+    engine = Engine(
+        directory,
+        registry,
+        store,
+        sealer,
+        config.compaction,
+        limits.max_turns,
+        limits.max_attached,
+        ignore_unavailable_tools=config.tools.unavailable == "ignore",
+    )
     services = Services(
         config,
         authenticator,

@@ -19,6 +19,12 @@ from antwort.telemetry import log
 
 _PARAMS = {"tier": "memory_limit", "path": "file", "size": "file"}
 _CODES = {"size": "container_full"}
+_NO_WEBSOCKET = ApiError(
+    426,
+    "This server has no WebSocket: send the request over HTTP, as a POST to this path, with `stream` for events.",
+    code="websocket_not_supported",
+)
+"""Clients such as Codex change to HTTP after this status, and repeat the request after another one."""
 _BODY_UNREAD = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 
@@ -98,6 +104,8 @@ def router_error(request: Request, error: Exception) -> Response:
     """Starlette's own errors in the envelope. `Allow` is computed here: Starlette lists the methods of one route."""
     headers = error.headers if isinstance(error, HTTPException) else None
     if isinstance(error, HTTPException) and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        if request.headers.get("upgrade", "").lower() == "websocket":
+            return error_response(_NO_WEBSOCKET, {"upgrade": "HTTP/1.1", "connection": "upgrade"})
         headers = {"allow": ", ".join(sorted(_allowed_methods(request)))}
     return error_response(to_api_error(error), headers)
 

@@ -13,7 +13,8 @@ The protocol relies on these internals of uvicorn, which may change with any min
 the class `HttpToolsProtocol` of `uvicorn.protocols.http.httptools_impl` with the attributes `loop`, `transport`,
 `scope`, `pipeline` and `cycle` (`response_complete`, `keep_alive`); its parser callbacks `on_message_begin`,
 `on_headers_complete`, `on_body` and `on_message_complete`; `on_response_complete`, called at the end of each response;
-`send_400_response`, called for invalid requests; and that the request's task starts in `on_headers_complete`.
+`send_400_response`, called for invalid requests; `_unsupported_upgrade_warning`, which only logs WebSocket
+requests; and that the request's task starts in `on_headers_complete`.
 """
 
 from __future__ import annotations
@@ -234,6 +235,9 @@ class _LimitedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         del msg
         self._reject(HTTPStatus.BAD_REQUEST)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Log nothing: the application answers the request, and uvicorn would advise to install a WebSocket library."""
 
     def _reject(self, status: HTTPStatus) -> None:
         """Send an error and close; only close if the error would be sent within a response."""

@@ -7,8 +7,19 @@ from fixtures_turn import EchoTools, prepared
 
 from antwort.api.errors import ApiError
 from antwort.api.requests import ToolChoice
-from antwort.api.tools import Chosen, CustomTool, FileSearchTool, FunctionTool, GrammarFormat, WebSearchTool
-from antwort.engine.classify import ClientSide, Offer, ServerSide, check_tool_types, classify
+from antwort.api.tools import (
+    Chosen,
+    CustomTool,
+    FileSearchTool,
+    FunctionTool,
+    GrammarFormat,
+    McpTool,
+    NamespaceTool,
+    ToolSearchTool,
+    WebSearchTool,
+)
+from antwort.engine.classify import ClientSide, Offer, ServerSide, check_choice, check_tool_types, classify
+from antwort.engine.declared.tools import declare
 from antwort.engine.ports import FunctionSpec, MustCall
 
 GRAMMAR = GrammarFormat("regex", "a+")
@@ -17,6 +28,8 @@ TOOLS: list[Any] = [
     CustomTool("shout", format=GRAMMAR),
     FileSearchTool(vector_store_ids=["vs_1"]),
 ]
+CRM = NamespaceTool("crm", "Customers.", [FunctionTool("get", description="Get one."), CustomTool("put")])
+HR = NamespaceTool("hr", "", [FunctionTool("get")])
 
 
 def names(offer: Offer) -> list[str]:
@@ -24,15 +37,17 @@ def names(offer: Offer) -> list[str]:
 
 
 def offer_of(tools: list[Any], choice: ToolChoice = "auto") -> Offer:
-    return classify(tools, choice, prepared(tools, EchoTools()))
+    declared = declare(tools)
+    check_choice(choice, declared)
+    return classify(declared, choice, prepared(declared, EchoTools()))
 
 
 def test_every_declared_tool_is_client_side_or_server_side():
     offer = offer_of(TOOLS)
 
     assert offer.owner == {
-        "add": ClientSide(is_custom=False),
-        "shout": ClientSide(is_custom=True),
+        "add": ClientSide(is_custom=False, name="add"),
+        "shout": ClientSide(is_custom=True, name="shout"),
         "file_search": ServerSide(2),
     }
     assert names(offer) == ["add", "shout", "file_search"]
@@ -42,9 +57,9 @@ def test_every_declared_tool_is_client_side_or_server_side():
 
 
 def test_an_unsupported_tool_type_is_refused_by_name():
-    check_tool_types(TOOLS, EchoTools())
+    check_tool_types(declare(TOOLS), EchoTools())
     with pytest.raises(ApiError, match="'web_search' is not available on this server") as caught:
-        check_tool_types([*TOOLS, WebSearchTool()], EchoTools())
+        check_tool_types(declare([*TOOLS, WebSearchTool()]), EchoTools())
     assert caught.value.param == "tools[3].type"
 
 
@@ -123,6 +138,90 @@ def test_the_prepared_tool_gives_the_final_description():
     class Described(EchoTools):
         specs = (FunctionSpec("file_search", "Search in a.txt.", None),)
 
-    offer = classify(TOOLS, "auto", prepared(TOOLS, Described()))
+    offer = classify(declare(TOOLS), "auto", prepared(declare(TOOLS), Described()))
 
     assert [spec.description for spec in offer.specs] == [None, None, "Search in a.txt."]
+
+
+# ── choices that no tool fulfils ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "tools, choice",
+    [
+        ([], "required"),
+        ([FunctionTool("add")], Chosen("function", "sub")),
+        ([FunctionTool("add")], Chosen("custom", "add")),
+        ([], Chosen("allowed_tools", mode="auto", tools=[Chosen("file_search")])),
+        ([], Chosen("allowed_tools", mode="required", tools=[])),
+        ([McpTool("a")], Chosen("mcp", server_label="b")),
+        ([CRM], Chosen("function", "crm__get")),
+        ([CRM], Chosen("namespace", "other")),
+    ],
+)
+def test_a_choice_of_a_tool_that_is_not_declared_is_refused(tools, choice):
+    with pytest.raises(ApiError) as caught:
+        check_choice(choice, declare(tools))
+    assert (caught.value.status, caught.value.param) == (400, "tool_choice")
+
+
+def test_choices_of_declared_tools_are_accepted():
+    check_choice(Chosen("web_search_preview"), declare([WebSearchTool()]))
+    check_choice(Chosen("mcp", server_label="a"), declare([McpTool("a")]))
+    check_choice(Chosen("tool_search"), declare([ToolSearchTool("client")]))
+
+
+def test_a_choice_may_not_force_an_ignored_tool():
+    tools, ignored = declare([FunctionTool("add")]), declare([WebSearchTool()])
+
+    with pytest.raises(ApiError, match="'web_search' is not available on this server"):
+        check_choice(Chosen("web_search"), tools, ignored)
+    with pytest.raises(ApiError, match="'required'"):
+        check_choice(Chosen("allowed_tools", mode="required", tools=[Chosen("web_search")]), tools, ignored)
+    check_choice(Chosen("allowed_tools", mode="auto", tools=[Chosen("web_search")]), tools, ignored)
+
+
+# ── namespaces ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_functions_of_a_namespace_are_offered_by_one_name_and_the_first_describes_the_namespace():
+    offer = offer_of([FunctionTool("get"), CRM])
+
+    assert names(offer) == ["get", "crm__get", "crm__put"]
+    assert offer.owner["crm__get"] == ClientSide(is_custom=False, name="get", namespace="crm")
+    assert offer.owner["crm__put"] == ClientSide(is_custom=True, name="put", namespace="crm")
+    assert [spec.description for spec in offer.specs] == [None, "[crm: Customers.]\n\nGet one.", None]
+    assert offer.specs[2].free_text
+
+
+@pytest.mark.parametrize(
+    "tools, choice, offered, expected",
+    [
+        ([CRM], Chosen("function", "get"), ["crm__get", "crm__put"], MustCall("crm__get")),
+        ([CRM], Chosen("custom", "put"), ["crm__get", "crm__put"], MustCall("crm__put")),
+        ([CRM, FunctionTool("get")], Chosen("function", "get"), ["crm__get", "crm__put", "get"], MustCall("get")),
+        ([CRM, HR], Chosen("function", "get"), ["crm__get", "hr__get"], "required"),
+        ([CRM, HR], Chosen("namespace", "crm"), ["crm__get", "crm__put"], "required"),
+        ([CRM, HR], Chosen("allowed_tools", mode="auto", tools=[Chosen("function", "get")]),
+         ["crm__get", "hr__get"], "auto"),
+        ([CRM, HR], Chosen("allowed_tools", mode="auto", tools=[Chosen("namespace", "hr")]), ["hr__get"], "auto"),
+    ],
+)  # fmt: skip
+def test_a_choice_names_functions_of_namespaces_by_their_plain_names(tools, choice, offered, expected):
+    offer = offer_of(tools, choice)
+
+    assert (names(offer), offer.choice) == (offered, expected)
+
+
+# ── tool search ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_tool_search_of_the_client_is_a_function_and_one_of_the_server_is_none():
+    search = ToolSearchTool("client", "Find tools.", {"type": "object"})
+    offer = offer_of([search], Chosen("tool_search"))
+
+    assert offer.specs == (FunctionSpec("tool_search", "Find tools.", {"type": "object"}),)
+    assert offer.owner["tool_search"] == ClientSide(is_custom=False, name="tool_search", is_search=True)
+    assert offer.choice == MustCall("tool_search")
+    hosted = offer_of([ToolSearchTool(), FunctionTool("add")], Chosen("tool_search"))
+    assert (names(hosted), hosted.choice) == (["add"], "required")

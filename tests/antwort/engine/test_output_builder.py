@@ -98,7 +98,7 @@ def test_a_client_side_call_emits_deltas_and_the_complete_arguments():
 
         assert [event.delta for event in events] == ["a", "b"]
         assert {event.output_index for event in events} == {3}
-        assert getattr(call.close(), field) == "ab"
+        assert [getattr(event, field) for event in call.close()] == ["ab"]
         assert call.item("completed") == {**call.item(), "status": "completed"}
         assert call.item()[field] == "ab"
 

@@ -18,7 +18,18 @@ from msgspec import Struct
 
 from antwort.api import items
 from antwort.api.errors import ApiError, invalid
-from antwort.api.items import GivenCompaction, GivenMessage, GivenReasoning, InputFile, InputImage, Item, Part, Raw
+from antwort.api.items import (
+    AdditionalTools,
+    GivenCompaction,
+    GivenMessage,
+    GivenReasoning,
+    InputFile,
+    InputImage,
+    Item,
+    Part,
+    Raw,
+)
+from antwort.engine.declared.tools import merged_tools
 from antwort.engine.ports import ChosenModel
 from antwort.sealing import InvalidSeal, Sealer
 
@@ -168,16 +179,18 @@ def _open(
 def _pruned(stored: Sequence[Item], given: Sequence[Item], sealer: TenantSealer) -> list[Item]:
     """Stored items without those that the last compaction of an upstream has replaced.
 
-    Messages of the user and instructions stay, because not every compaction contains them, and so do calls whose
-    outputs come later.
+    Messages of the user and instructions stay, because not every compaction contains them, and so do tools, and calls
+    whose outputs come later.
     """
     last = max((index for index, item in enumerate(stored) if _is_foreign(item, sealer)), default=0)
-    answered = {item.call_id for item in (*stored[last:], *given) if item.type.endswith("_call_output")}
-    return [
+    tools = merged_tools(stored[:last])
+    answered = {item.call_id for item in (*stored[last:], *given) if item.is_output}
+    kept = [
         item
         for index, item in enumerate(stored)
         if index >= last or is_request_message(item) or (item.type.endswith("_call") and item.call_id in answered)
     ]
+    return kept if tools is None else [tools, *kept]
 
 
 def _encrypted_content(item: Item) -> str | None:
@@ -220,14 +233,17 @@ def _window(history: Sequence[Item], sealer: TenantSealer) -> list[Item]:
     messages = {message_digest(item): item for item in history[:-1] if is_request_message(item)}
     resends = any(_is_instruction(item) and digest in known for digest, item in messages.items())
     added = [item for digest, item in messages.items() if digest not in known or (resends and _is_instruction(item))]
-    return [*added, *(item for item in opened if not (resends and _is_instruction(item)))]
+    tools = [item for item in opened if isinstance(item.known, AdditionalTools)]
+    sent_tools = [item for item in history[:-1] if isinstance(item.known, AdditionalTools)]  # newer than the window's
+    rest = (item for item in opened if not isinstance(item.known, AdditionalTools))
+    return [*tools, *sent_tools, *added, *(item for item in rest if not (resends and _is_instruction(item)))]
 
 
 def _without_repeated(window: Sequence[Item], later: Sequence[Item]) -> list[Item]:
     """The window without instructions, and calls that wait for their output, that follow it again."""
     repeated = {message_digest(item) for item in later if _is_instruction(item)}
     calls = {item.call_id for item in later if item.call_id and item.type.endswith("_call")}
-    calls -= {item.call_id for item in window if item.type.endswith("_call_output")}
+    calls -= {item.call_id for item in window if item.is_output}
     return [
         item
         for item in window

@@ -1,9 +1,9 @@
 """Retention: what of a history stays verbatim in a compaction. Pure.
 
-Verbatim are all instructions, the first and the newest user messages and the newest tool calls with their outputs (each
-within a budget), calls that wait for their output, the last call in each container, and the identifiers of containers
-and files. A call and its output are kept or dropped together. Images and files whose content is inline have a budget of
-their own, in bytes: a text replaces those beyond it.
+Verbatim are all instructions, the tools that items have brought, the first and the newest user messages and the newest
+tool calls with their outputs (each within a budget), calls that wait for their output, the last call in each container,
+and the identifiers of containers and files. A call and its output are kept or dropped together. Images and files whose
+content is inline have a budget of their own, in bytes: a text replaces those beyond it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from antwort.engine.compaction.inline_data import (
     without_figures,
 )
 from antwort.engine.compaction.opening import is_request_message, message_digest
+from antwort.engine.declared.tools import merged_tools
 from antwort.engine.truncate import truncate_tokens
 
 _ANSWERED_TYPES = {
@@ -37,6 +38,7 @@ _ANSWERED_TYPES = {
     "local_shell_call",
     "apply_patch_call",
     "computer_call",
+    "tool_search_call",
 }
 """Types of calls whose output is an item of its own."""
 _NOT_RETAINED = {"image_generation_call"}  # contains the whole image
@@ -91,13 +93,19 @@ class Retained:
     history: Sequence[Item]
 
     @cached_property
+    def tools(self) -> list[Item]:
+        """An item that brings the tools which items of the history have brought, if they did."""
+        tools = merged_tools(self.history)
+        return [] if tools is None else [tools]
+
+    @cached_property
     def identifiers(self) -> list[str]:
         """The ids of containers and files in the history, the newest last."""
         return _identifiers(self.history)
 
     def window(self, summary: Item) -> list[Item]:
         """The items of the compacted window."""
-        return [*self.instructions, *self.users, summary, *self.calls, *self.tail]
+        return [*self.tools, *self.instructions, *self.users, summary, *self.calls, *self.tail]
 
     @property
     def user_messages(self) -> list[Item]:
@@ -142,7 +150,7 @@ def retain(history: Sequence[Item], budgets: Budgets) -> Retained:
 def without_open_calls(history: Sequence[Item]) -> list[Item]:
     """The history without calls that have no output, and outputs that have no call."""
     paired = {index for call in _paired_calls(history) if call.is_complete for index in call.indexes}
-    return [item for at, item in enumerate(history) if at in paired or not (_is_call(item) or _is_output(item))]
+    return [item for at, item in enumerate(history) if at in paired or not (_is_call(item) or item.is_output)]
 
 
 # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -216,15 +224,16 @@ class _PairedCall:
 
     @property
     def is_complete(self) -> bool:
-        return self.output_index is not None or self.item.type not in _ANSWERED_TYPES
+        return self.output_index is not None or not _has_separate_output(self.item)
+
+
+def _has_separate_output(item: Item) -> bool:
+    is_hosted_search = item.type == "tool_search_call" and item.call_id is None
+    return item.type in _ANSWERED_TYPES and not is_hosted_search
 
 
 def _is_call(item: Item) -> bool:
     return item.type.endswith("_call")
-
-
-def _is_output(item: Item) -> bool:
-    return item.type.endswith("_call_output")
 
 
 def _paired_calls(history: Sequence[Item]) -> list[_PairedCall]:
@@ -235,9 +244,9 @@ def _paired_calls(history: Sequence[Item]) -> list[_PairedCall]:
         if _is_call(item):
             call = _PairedCall(index, item, indexes=[index])
             calls.append(call)
-            if item.type in _ANSWERED_TYPES:
+            if _has_separate_output(item):
                 waiting.setdefault(item.call_id or item.id, []).append(call)
-        elif _is_output(item) and waiting.get(item.call_id):
+        elif item.is_output and waiting.get(item.call_id):
             call = waiting[item.call_id].pop(0)
             call.output_index = index
             call.indexes.append(index)

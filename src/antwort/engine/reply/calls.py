@@ -70,7 +70,7 @@ class WrittenCall:
         """Begin the item; the events of the arguments so far, as one part."""
         if isinstance(opened, OpenCall):
             self.client_call = opened
-            self._free_text = FreeTextReader() if self.owner == ClientSide(is_custom=True) else None
+            self._free_text = FreeTextReader() if isinstance(self.owner, ClientSide) and self.owner.is_custom else None
         else:
             self.hosted = opened
         return self._write(self.arguments)
@@ -86,7 +86,7 @@ class WrittenCall:
         events: list[AnyEvent] = []
         if self._free_text is not None:
             events += self.client_call.write(self._free_text.rest(cut=is_cut))
-        events.append(self.client_call.close())
+        events += self.client_call.close()
         is_partial = is_cut and not self._scanner.is_complete
         return events, self.client_call.item("incomplete" if is_partial else "completed")
 

@@ -11,7 +11,7 @@ def opened(call: WrittenCall, *, is_custom: bool = False) -> OpenCall:
 
 
 def test_arguments_are_kept_until_the_item_begins():
-    call = WrittenCall("add", "c", ClientSide(is_custom=False))
+    call = WrittenCall("add", "c", ClientSide(is_custom=False, name="f"))
 
     assert [call.feed('{"n"'), call.feed(": 1")] == [[], []]
     [delta] = call.begin(opened(call))
@@ -31,7 +31,7 @@ def test_a_hosted_call_is_not_complete_before_the_end_of_the_reply():
 
 
 def test_a_refused_call_is_complete_at_once_and_has_its_reason_as_output():
-    call = WrittenCall("add", "c", ClientSide(is_custom=False), refusal="No.")
+    call = WrittenCall("add", "c", ClientSide(is_custom=False, name="f"), refusal="No.")
 
     assert call.is_complete
     assert not call.is_client_side
@@ -40,7 +40,7 @@ def test_a_refused_call_is_complete_at_once_and_has_its_reason_as_output():
 
 def test_a_custom_call_is_partial_only_if_its_json_was_cut_off():
     for text, status in (('{"input": "a"}', "completed"), ('{"input": "a', "incomplete"), ("a", "incomplete")):
-        call = WrittenCall("shout", "c", ClientSide(is_custom=True))
+        call = WrittenCall("shout", "c", ClientSide(is_custom=True, name="f"))
         call.feed(text)
         call.begin(opened(call, is_custom=True))
         _, item = call.close(is_cut=True)
