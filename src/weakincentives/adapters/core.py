@@ -21,11 +21,9 @@ from weakincentives.adapters.turn import (
     LoopResult,
     ModelReply,
     ModelRequest,
-    NamedTool,
     NativeCall,
     Record,
     RunTool,
-    ToolChoice,
     agent_loop,
 )
 from weakincentives.budget import Budget, BudgetTracker, TokenUsage
@@ -34,11 +32,13 @@ from weakincentives.dbc import ensure
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import NativeToolError, OutputParseError, PromptEvaluationError, ProviderFault
 from weakincentives.prompt import (
+    NamedTool,
     NativeDeclaration,
     Prompt,
     RenderedPrompt,
     SessionProtocol,
     SupportsDataclass,
+    ToolChoice,
     ToolContext,
     parse_output,
 )
@@ -115,8 +115,8 @@ class ProviderAdapter(ABC):
         return complete
 
     def resolve_tool_choice(self, evaluation: Evaluation) -> ToolChoice:
-        """The tool choice of this evaluation; an error if it names a tool that the prompt does not have."""
-        choice = self.tool_choice
+        """The tool choice of the prompt, else of the adapter; an error if it names a tool that is not offered."""
+        choice = evaluation.rendered.tool_choice or self.tool_choice
         known = {tool.name for tool in (*evaluation.rendered.tools, *evaluation.rendered.native_tools)}
         if isinstance(choice, NamedTool) and choice.name not in known:
             raise evaluation.error(
@@ -231,7 +231,9 @@ class Evaluation:
         except ProviderFault as fault:
             if deadline is not None and deadline.expired:
                 raise self.limits.deadline_error(request.turn) from fault
-            raise self.error(f"request to {adapter.provider} failed: {fault}", payload=fault.payload) from fault
+            raise self.error(
+                f"request to {adapter.provider} failed: {fault}", payload=fault.payload, request_id=fault.request_id
+            ) from fault
         if self.limits.tracker is not None:
             self.limits.tracker.record(reply.usage)
         return reply
@@ -268,9 +270,11 @@ class Evaluation:
             resources=self.resources,
         )
 
-    def error(self, message: str, *, payload: object = None) -> PromptEvaluationError:
+    def error(self, message: str, *, payload: object = None, request_id: str | None = None) -> PromptEvaluationError:
         """An error of the `request` phase: building or sending a request."""
-        return PromptEvaluationError(message, prompt_name=self.prompt.name, phase="request", provider_payload=payload)
+        return PromptEvaluationError(
+            message, prompt_name=self.prompt.name, phase="request", provider_payload=payload, request_id=request_id
+        )
 
 
 def _check_collisions(rendered: RenderedPrompt[Any], prompt: Prompt[Any]) -> None:

@@ -15,7 +15,7 @@ from weakincentives.prompt.disclosure import OPEN_SECTION, open_section_tool, op
 from weakincentives.prompt.native import NativeDeclaration
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverrides
 from weakincentives.prompt.section import Section, SectionVisibility, check_placeholders
-from weakincentives.prompt.tool import Tool
+from weakincentives.prompt.tool import Tool, ToolChoice
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as WithDefault
@@ -55,6 +55,8 @@ class RenderedPrompt(Generic[OutputT]):
     summarized: frozenset[str] = frozenset()
     active: tuple[Section[Any], ...] = ()
     """The sections that are neither disabled nor summarized, in document order."""
+    tool_choice: ToolChoice | None = None
+    """The tool choice of the prompt; None leaves it to the adapter."""
 
     def section_text(self, path: str) -> str:
         """The text of a section with its descendants."""
@@ -125,6 +127,7 @@ def render(
         sections=tuple(renderer.parts),
         summarized=frozenset(renderer.summarized),
         active=tuple(renderer.active),
+        tool_choice=template.tool_choice,
     )
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, Union, cast, get_args, get_origin
 
 from weakincentives.dbc import invariant
 from weakincentives.errors import PromptValidationError, SchemaError
@@ -35,6 +35,19 @@ R_co = TypeVar("R_co", covariant=True)
 _NAME_RE = re.compile(r"[a-z0-9_-]{1,64}")
 _UNIONS = (Union, UnionType)
 _JSON_TYPES = (str, int, float, bool, dict, list, tuple, Mapping, type(None))
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTool:
+    """Tool choice: the model must call this tool in its next reply."""
+
+    name: str
+
+
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
+"""Whether the model may, must or must not call tools. "required" and a named tool become "auto" once satisfied."""
+
+PLAIN_TOOL_CHOICES = ("auto", "none", "required")
 
 
 @dataclass(frozen=True)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, TypeAlias, cast
 
 from weakincentives.adapters.core import DEFAULT_MAX_TURNS, Connection, ProviderAdapter
 from weakincentives.adapters.retry import ThrottlePolicy
-from weakincentives.adapters.turn import ModelReply, ModelRequest, NativeCall, ToolCall, ToolChoice
+from weakincentives.adapters.turn import ModelReply, ModelRequest, NativeCall, ToolCall
 from weakincentives.budget import TokenUsage
 from weakincentives.clock import SYSTEM_CLOCK, Clock
-from weakincentives.prompt import ToolResult
+from weakincentives.prompt import ToolChoice, ToolResult
 from weakincentives.serde import dump_json
 
 if TYPE_CHECKING:

@@ -29,16 +29,16 @@ from weakincentives.adapters.openai.native_tools.capability import PROVIDER
 from weakincentives.adapters.openai.native_tools.code_interpreter_tool import ContainerFile
 from weakincentives.adapters.openai.responses.conversation import ResponsesConversation
 from weakincentives.adapters.openai.responses.tool_params import (
-    PLAIN_TOOL_CHOICES,
     find_capability,
     native_tool_params,
     resolve_tool_choice,
 )
 from weakincentives.adapters.openai.sdk import SdkClient, translate_errors
 from weakincentives.adapters.retry import ThrottlePolicy, with_backoff
-from weakincentives.adapters.turn import ToolChoice
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import ProviderFault
+from weakincentives.prompt import ToolChoice
+from weakincentives.prompt.tool import PLAIN_TOOL_CHOICES
 from weakincentives.runtime import Session
 
 if TYPE_CHECKING:
@@ -111,13 +111,18 @@ class OpenAIAdapter(ProviderAdapter):
         return self.model_config.native_tools.get(self.model)
 
     def resolve_tool_choice(self, evaluation: Evaluation) -> ToolChoice:
-        rendered, wire_choice, choice = evaluation.rendered, self._wire_tool_choice, self.tool_choice
-        if wire_choice is None and choice in PLAIN_TOOL_CHOICES and (choice != "required" or rendered.tools):
+        rendered = evaluation.rendered
+        own_choice = self.tool_choice if self._wire_tool_choice is None else self._wire_tool_choice
+        choice = own_choice if rendered.tool_choice is None else rendered.tool_choice
+        if (
+            not isinstance(choice, Mapping)
+            and choice in PLAIN_TOOL_CHOICES
+            and (choice != "required" or rendered.tools)
+        ):
             return choice
         native = native_tool_params(rendered, prompt_name=evaluation.prompt.name, allowed=self._allowed_tools)
         try:
-            given = choice if wire_choice is None else wire_choice
-            return resolve_tool_choice(given, [tool.name for tool in rendered.tools], native)
+            return resolve_tool_choice(choice, [tool.name for tool in rendered.tools], native)
         except ValueError as error:
             raise evaluation.error(str(error)) from error
 

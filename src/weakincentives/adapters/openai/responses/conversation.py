@@ -37,10 +37,10 @@ from weakincentives.adapters.openai.wire import (
     message,
     rejected_tool_index,
 )
-from weakincentives.adapters.turn import ModelReply, ModelRequest, ToolChoice
+from weakincentives.adapters.turn import ModelReply, ModelRequest
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import NativeToolError, PromptEvaluationError, ProviderFault
-from weakincentives.prompt import RenderedPrompt, output_schema
+from weakincentives.prompt import RenderedPrompt, ToolChoice, output_schema
 
 if TYPE_CHECKING:
     from weakincentives.adapters.core import Evaluation
@@ -82,6 +82,7 @@ class ResponsesConversation:
         self._history, self._compactor = self._open_history(manager)
         self._prepare_tools(evaluation.rendered)
         self._container_id: str | None = None
+        self._request_id: str | None = None
 
     def __call__(self, request: ModelRequest) -> ModelReply:
         """Send one request and parse its response."""
@@ -95,6 +96,7 @@ class ResponsesConversation:
         except ProviderFault as fault:
             if (explained := self._explain(fault)) is None:
                 raise
+            explained.request_id = fault.request_id
             raise explained from fault
         except MalformedResponse as error:
             raise self._response_error(f"the answer is not of the Responses API: {error}", None) from error
@@ -102,6 +104,9 @@ class ResponsesConversation:
             reply = parse_response(response, self._tools.params, prompt_name=self._prompt_name)
         except MalformedResponse as error:
             raise self._response_error(f"the answer is not of the Responses API: {error}", response) from error
+        reply = replace(reply, request_id=self._request_id)
+        if reply.error is not None:
+            reply.error.request_id = self._request_id
         if self._compactor is None:
             return reply
         self._compactor.after_response(reply)
@@ -238,7 +243,10 @@ class ResponsesConversation:
             self._tools.heads[key] = encode_json(self._head(request, params) | extra)
         seconds = None if request.deadline is None else request.deadline.remaining  # after the uploads of the head
         on_delta = self._evaluation.audit.notify_progress if self._config.stream else None
-        return self._sdk.send(self._history.body(self._tools.heads[key]), timeout=seconds, on_delta=on_delta)
+        self._request_id = None
+        answer = self._sdk.send(self._history.body(self._tools.heads[key]), timeout=seconds, on_delta=on_delta)
+        self._request_id = answer.request_id
+        return answer.body
 
     def _head(self, request: ModelRequest, params: ToolParams) -> Wire:
         """The request without its input."""
@@ -275,7 +283,7 @@ class ResponsesConversation:
         what = f"the response failed ({code or 'no code'}): {get_str(error, 'message') or 'no reason given'}"
         status = _RETRYABLE_CODES.get(code) or (400 if self._compactor and code in REPAIRABLE_CODES else None)
         if status is not None and not response.get("output"):  # calls that have run must not run twice
-            raise ProviderFault(what, status=status, payload=error)
+            raise ProviderFault(what, status=status, payload=error, request_id=self._request_id)
         raise self._response_error(what, response)
 
     def _explain(self, fault: ProviderFault) -> PromptEvaluationError | None:
@@ -302,7 +310,13 @@ class ResponsesConversation:
         return NativeToolError(what, prompt_name=self._prompt_name, phase="request")
 
     def _response_error(self, what: str, response: Wire | None) -> PromptEvaluationError:
-        return PromptEvaluationError(what, prompt_name=self._prompt_name, phase="response", provider_payload=response)
+        return PromptEvaluationError(
+            what,
+            prompt_name=self._prompt_name,
+            phase="response",
+            provider_payload=response,
+            request_id=self._request_id,
+        )
 
 
 def _described(one: NativeToolParam) -> str:

@@ -12,14 +12,12 @@ from weakincentives.adapters.openai.native_tools.registry import capabilities
 from weakincentives.adapters.openai.responses.declared_types import type_mismatch
 from weakincentives.adapters.openai.responses.history import encode_json
 from weakincentives.adapters.openai.wire import Wire, function_choice, function_tool
-from weakincentives.adapters.turn import NamedTool, ToolChoice
 from weakincentives.errors import NativeToolError
-from weakincentives.prompt import NativeDeclaration, RenderedPrompt
+from weakincentives.prompt import NamedTool, NativeDeclaration, RenderedPrompt, ToolChoice
 from weakincentives.prompt.native import BUILT_IN
+from weakincentives.prompt.tool import PLAIN_TOOL_CHOICES
 
 _logger = logging.getLogger(__name__)
-
-PLAIN_TOOL_CHOICES = ("auto", "none", "required")
 
 
 @dataclass(frozen=True)
