@@ -27,7 +27,7 @@ from weakincentives.adapters.openai.config import (
 )
 from weakincentives.adapters.openai.native_tools.capability import PROVIDER
 from weakincentives.adapters.openai.native_tools.code_interpreter_tool import ContainerFile
-from weakincentives.adapters.openai.responses.conversation import ResponsesConversation
+from weakincentives.adapters.openai.responses.conversation import ResponsesConversation, open_client
 from weakincentives.adapters.openai.responses.tool_params import (
     find_capability,
     native_tool_params,
@@ -36,7 +36,6 @@ from weakincentives.adapters.openai.responses.tool_params import (
 from weakincentives.adapters.openai.sdk import SdkClient, translate_errors
 from weakincentives.adapters.retry import ThrottlePolicy, with_backoff
 from weakincentives.clock import SYSTEM_CLOCK, Clock
-from weakincentives.errors import ProviderFault
 from weakincentives.prompt import ToolChoice
 from weakincentives.prompt.tool import PLAIN_TOOL_CHOICES
 from weakincentives.runtime import Session
@@ -130,14 +129,8 @@ class OpenAIAdapter(ProviderAdapter):
         conversation = ResponsesConversation(
             evaluation, self._sdk, self.model, self.model_config, self._compaction_manager(evaluation)
         )
-        self._open_client(evaluation)
+        open_client(self._sdk, evaluation)
         return conversation
-
-    def _open_client(self, evaluation: Evaluation) -> OpenAI:
-        try:
-            return self._sdk.open()
-        except ProviderFault as fault:
-            raise evaluation.error(f"no client could be created: {fault}") from fault
 
     def _compaction_manager(self, evaluation: Evaluation) -> CompactionManager | None:
         """The manager of the session's conversation, or of a separate one if another evaluation continues that."""
@@ -157,7 +150,7 @@ class OpenAIAdapter(ProviderAdapter):
             model=self.model,
             parameters={name: parameters[name] for name in _COMPACTION_PARAMETERS if name in parameters},
             limits=RequestLimits(self.throttle, self.clock, limits.deadline, limits.tracker),
-            support=self._support.setdefault(str(self._open_client(evaluation).base_url), ServerSupport()),
+            support=self._support.setdefault(str(open_client(self._sdk, evaluation).base_url), ServerSupport()),
         )
 
     def download(self, citation: ContainerFile | FileCitation, dest: str | os.PathLike[str]) -> Path:

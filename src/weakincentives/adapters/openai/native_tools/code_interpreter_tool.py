@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar, cast, get_args, get_type_hints
 
+from weakincentives.adapters.openai.file_types import REFUSE_UNSUPPORTED, FileTypes
 from weakincentives.errors import PromptValidationError, WorkspaceError
 from weakincentives.filesystem import HostMount
 from weakincentives.prompt import ProviderTool, ToolContext, ToolExample, ToolHandler, ToolResult
@@ -54,10 +55,14 @@ ContainerLike: TypeAlias = AutoContainerConfig | ExistingContainerRef | Mapping[
 
 @dataclass(frozen=True)
 class CodeInterpreterConfig:
-    """Configuration of code interpreter. Host mounts must be below `allowed_host_roots`, and need at least one."""
+    """Configuration of code interpreter. Host mounts must be below `allowed_host_roots`, and need at least one.
+
+    `file_types` are the types that host mounts may have; None accepts all types.
+    """
 
     container: ContainerLike = field(default_factory=AutoContainerConfig, hash=False)
     allowed_host_roots: tuple[str | os.PathLike[str], ...] = ()
+    file_types: FileTypes | None = REFUSE_UNSUPPORTED
 
 
 @dataclass(frozen=True)
@@ -119,6 +124,7 @@ class OpenAICodeInterpreterTool(ProviderTool[P, R, CodeInterpreterConfig], Gener
         description: str = "Executes Python that the model wrote, in a sandboxed container.",
         container: ContainerLike | None = None,
         allowed_host_roots: Sequence[str | os.PathLike[str]] = (),
+        file_types: FileTypes | None = REFUSE_UNSUPPORTED,
         handle_provider_output: Callable[[R, ToolContext], ToolResult[R]] | None = None,
         handler: ToolHandler[P, R] | None = None,
         examples: Sequence[ToolExample[P, R]] = (),
@@ -134,7 +140,7 @@ class OpenAICodeInterpreterTool(ProviderTool[P, R, CodeInterpreterConfig], Gener
             accepts_overrides=accepts_overrides,
             provider="openai",
             capability="code_interpreter",
-            config=config or CodeInterpreterConfig(chosen, _check_roots(allowed_host_roots)),
+            config=config or CodeInterpreterConfig(chosen, _check_roots(allowed_host_roots), file_types),
             handle_provider_output=handle_provider_output,
         )
 

@@ -43,6 +43,8 @@ from weakincentives.errors import NativeToolError, PromptEvaluationError, Provid
 from weakincentives.prompt import RenderedPrompt, ToolChoice, output_schema
 
 if TYPE_CHECKING:
+    from openai import OpenAI
+
     from weakincentives.adapters.core import Evaluation
 
 _logger = logging.getLogger(__name__)
@@ -59,6 +61,14 @@ class _Toolset:
     params: ToolParams
     source: ContainerSource | None
     heads: dict[tuple[ToolChoice, str | None, bool], bytes] = field(default_factory=dict[Any, bytes])
+
+
+def open_client(sdk: SdkClient, evaluation: Evaluation) -> OpenAI:
+    """The client of an evaluation. An error of its creation, such as a missing API key, names the prompt."""
+    try:
+        return sdk.open()
+    except ProviderFault as fault:
+        raise evaluation.error(f"no client could be created: {fault}") from fault
 
 
 class ResponsesConversation:
@@ -156,6 +166,8 @@ class ResponsesConversation:
     def _plan_uploads(self) -> Uploads | None:
         try:
             uploads = plan_uploads(self._tools.params, self._evaluation.cleanup)
+            if uploads is not None:
+                uploads.check_file_types(open_client(self._sdk, self._evaluation))
         except ToolConfigError as error:
             raise self._native_error(str(error)) from error
         if uploads is not None and self._tools.source is not None:
