@@ -12,6 +12,7 @@ file_types     `FileTypes`: which types of files may be uploaded
 citations      citations of a response, and the download of cited files
 wire           wire format of the Responses API
 sdk            OpenAI's SDK, imported on first use
+sdk_hints      errors that name `citations` and `download` where the SDK has no such attribute
 """
 
 from __future__ import annotations

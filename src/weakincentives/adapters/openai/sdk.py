@@ -16,6 +16,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 from weakref import finalize
 
+from weakincentives.adapters.openai import sdk_hints
 from weakincentives.adapters.openai.config import OpenAIClientConfig
 from weakincentives.adapters.openai.responses.streaming import OnDelta, read_stream
 from weakincentives.adapters.openai.wire import PATH, STREAM_HEADERS, Wire, as_object, decode_json
@@ -59,6 +60,7 @@ class SdkClient:
                     self._client = _create_client(self._config)
                 else:
                     self._client = self._given.with_options(max_retries=0)
+                sdk_hints.install()
             return self._client
 
     def open(self) -> OpenAI:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar, cast, get_args, get_type_hints
 
+from weakincentives.adapters.openai import sdk_hints
 from weakincentives.adapters.openai.file_types import REFUSE_UNSUPPORTED, FileTypes
 from weakincentives.errors import PromptValidationError, WorkspaceError
 from weakincentives.filesystem import HostMount
@@ -22,6 +23,8 @@ R = TypeVar("R")
 
 MEMORY_TIERS = ("1g", "4g", "16g", "64g")
 MAX_FILES = 50
+
+_DEFAULT_DESCRIPTION = "Executes Python that the model wrote, in a sandboxed container."
 
 _POLICIES = {"disabled": {"type"}, "allowlist": {"type", "allowed_domains", "domain_secrets"}}
 _AUTO_FIELDS = ("type", "memory_limit", "file_ids", "network_policy", "host_mounts")
@@ -121,7 +124,7 @@ class OpenAICodeInterpreterTool(ProviderTool[P, R, CodeInterpreterConfig], Gener
         self,
         *,
         name: str = "code_interpreter",
-        description: str = "Executes Python that the model wrote, in a sandboxed container.",
+        description: str = _DEFAULT_DESCRIPTION,
         container: ContainerLike | None = None,
         allowed_host_roots: Sequence[str | os.PathLike[str]] = (),
         file_types: FileTypes | None = REFUSE_UNSUPPORTED,
@@ -146,7 +149,11 @@ class OpenAICodeInterpreterTool(ProviderTool[P, R, CodeInterpreterConfig], Gener
 
     @property
     def container(self) -> Any:  # noqa: ANN401 - a string or a dictionary, ready for any client's `tools=`
-        """The container in wire form. It has no host mounts: their files must be uploaded first."""
+        """The container in wire form. It has no host mounts: their files must be uploaded first.
+
+        This is for requests with the SDK alone, so it also installs the errors of `sdk_hints`.
+        """
+        sdk_hints.install()
         return container_param(self.config.container)
 
     def _types(self) -> tuple[Any, Any]:
