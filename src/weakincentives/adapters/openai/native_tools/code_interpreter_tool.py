@@ -156,6 +156,11 @@ class OpenAICodeInterpreterTool(ProviderTool[P, R, CodeInterpreterConfig], Gener
         sdk_hints.install()
         return container_param(self.config.container)
 
+    def prompt_text(self) -> str:
+        """Description and examples; empty for the default description, which tells the model nothing new."""
+        is_default = self.description == _DEFAULT_DESCRIPTION and not self.examples
+        return "" if is_default else super().prompt_text()
+
     def _types(self) -> tuple[Any, Any]:
         if self.type_arguments:
             return self.type_arguments[0], self.type_arguments[1]

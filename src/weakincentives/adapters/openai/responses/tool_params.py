@@ -156,6 +156,8 @@ def _native_tool_params(
             raise declaration_error(one, f"its config cannot be encoded as JSON: {error}", prompt_name) from error
         if one.tool is not None and (why := type_mismatch(one.tool, capability.example)):
             raise declaration_error(one, why, prompt_name)
+        if wire is None and one.tool is not None:  # the prompt's text describes this tool
+            raise declaration_error(one, f"it has nothing to work on: give it {capability.missing}", prompt_name)
         if wire is None:
             _logger.warning("%s (%s) has nothing to work on: it is left out of the request", one.name, one.origin)
         else:
