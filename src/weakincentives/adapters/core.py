@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeAlias, TypeVar, get_origin
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, get_origin
 
 from weakincentives.adapters.audit import Audit
 from weakincentives.adapters.retry import ThrottlePolicy, with_backoff
@@ -46,6 +46,12 @@ from weakincentives.resources import ResourceRegistry
 from weakincentives.runtime import Dispatcher, Session
 
 OutputT = TypeVar("OutputT")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as WithDefault
+
+    AdapterOutputT = WithDefault("AdapterOutputT", default=Any)
+else:
+    AdapterOutputT = TypeVar("AdapterOutputT")
 
 Connection: TypeAlias = Callable[[ModelRequest], ModelReply]
 """Sends one request, once. Raises `ProviderFault` if it fails; retries happen in `adapters.retry`."""
@@ -76,8 +82,8 @@ def _is_parsed(prompt: Prompt[Any], parse_output: bool, result: PromptResponse[A
     return all(isinstance(value, get_origin(template.output_type) or template.output_type) for value in values)
 
 
-class ProviderAdapter(ABC):
-    """Base class of all adapters.
+class ProviderAdapter(ABC, Generic[AdapterOutputT]):
+    """Base class of all adapters. Its parameter is the type of outputs that an adapter evaluates; mostly `Any`.
 
     `provider` is the provider name that `ProviderTool`s refer to. `native_tools` are provider-run tools that the
     adapter adds to every prompt.
@@ -179,7 +185,7 @@ class Evaluation:
     an error.
     """
 
-    adapter: ProviderAdapter
+    adapter: ProviderAdapter[Any]
     prompt: Prompt[Any]
     rendered: RenderedPrompt[Any]
     session: Session

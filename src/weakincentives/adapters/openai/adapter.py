@@ -54,7 +54,7 @@ _MANAGED_PARAMETERS = ("context_management", "previous_response_id", "conversati
 """Parameters of `extra` that contradict compaction, which sends the whole window with every request."""
 
 
-class OpenAIAdapter(ProviderAdapter):
+class OpenAIAdapter(ProviderAdapter[Any]):
     """Evaluates prompts with a model behind the Responses API.
 
     Give either a `client` of OpenAI's SDK, or a `client_config` to create one; without both, a client is created from

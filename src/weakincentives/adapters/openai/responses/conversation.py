@@ -159,9 +159,25 @@ class ResponsesConversation:
         if len(sources) > 1:
             raise self._native_error(f"sections {keys} both supply a container: a prompt can have one of them")
         try:
-            return sources[0] if params.needs_container() else None
+            is_used = params.needs_container()
         except ToolConfigError as error:
             raise self._native_error(f"{error}: section {keys} supplies one. Remove one of them") from error
+        if not is_used and not self._may_open_native_tools(rendered):
+            raise self._native_error(
+                f"section {keys} supplies a container, but no tool runs code in it: enable code_interpreter, such as "
+                "with OpenAIAdapter(hosted_tools=OpenAIHostedToolsConfig(code_interpreter=True)), or remove the section"
+            )
+        return sources[0] if is_used else None
+
+    def _may_open_native_tools(self, rendered: RenderedPrompt[Any]) -> bool:
+        """Whether a summarized section, which the model may open later, has provider-run tools."""
+        parents = tuple(f"{path}." for path in rendered.summarized)
+        nodes = self._evaluation.prompt.template.nodes
+        hidden = [node.section for node in nodes if f"{node.path}.".startswith(parents)]
+        return any(
+            section.native_tools(section.default_params) or any(tool.declaration() for tool in section.tools())
+            for section in hidden
+        )
 
     def _plan_uploads(self) -> Uploads | None:
         try:
