@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from weakincentives.budget import Budget, BudgetTracker, TokenUsage
     from weakincentives.deadlines import Deadline
     from weakincentives.errors import PromptEvaluationError, WinkError
+    from weakincentives.frozen import FrozenDataclass
     from weakincentives.prompt import (
         MarkdownSection,
         NativeTool,
@@ -41,6 +42,7 @@ _MODULES = {
     "Budget": "budget",
     "BudgetTracker": "budget",
     "Deadline": "deadlines",
+    "FrozenDataclass": "frozen",
     "PromptEvaluationError": "errors",
     "ResourceRegistry": "resources",
     "Session": "runtime",
@@ -53,6 +55,7 @@ __all__ = [
     "Budget",
     "BudgetTracker",
     "Deadline",
+    "FrozenDataclass",
     "MarkdownSection",
     "NativeTool",
     "Prompt",

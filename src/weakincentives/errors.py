@@ -100,14 +100,23 @@ class OutputParseError(PromptError):
 
 
 class PromptEvaluationError(WinkError):
-    """An evaluation failed."""
+    """An evaluation failed. `request_id` is the provider's id of the request that failed, if it sent one."""
 
-    def __init__(self, message: str, *, prompt_name: str, phase: Phase, provider_payload: object = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        prompt_name: str,
+        phase: Phase,
+        provider_payload: object = None,
+        request_id: str | None = None,
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.prompt_name = prompt_name
         self.phase: Phase = phase
         self.provider_payload = provider_payload
+        self.request_id = request_id
 
 
 class BudgetExceededError(PromptEvaluationError):
@@ -145,7 +154,8 @@ class ProviderFault(WinkError):
     """A request to the provider failed.
 
     `status` is the HTTP status, or None without a response. `retry_after` is the provider's delay in seconds.
-    `should_retry` is the provider's `x-should-retry`, which takes precedence over the status.
+    `should_retry` is the provider's `x-should-retry`, which takes precedence over the status. `request_id` is its
+    `x-request-id`.
     """
 
     def __init__(
@@ -156,12 +166,14 @@ class ProviderFault(WinkError):
         retry_after: float | None = None,
         should_retry: bool | None = None,
         payload: object = None,
+        request_id: str | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
         self.retry_after = retry_after
         self.should_retry = should_retry
         self.payload = payload
+        self.request_id = request_id
 
 
 class MissingExtraError(WinkError, ImportError):

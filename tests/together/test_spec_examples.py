@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 from fake_responses_api import FakeResponse, FakeResponsesApi, message, response, responses_api
 from fixtures_server import Server, run_server
+from openai import OpenAI
 
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.adapters.openai.native_tools.file_search_section import OpenAIFileSearchSection
@@ -50,6 +51,7 @@ needs_the_specs = pytest.mark.skipif(not SPECS.is_dir(), reason="the specificati
 # ── Import paths ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 PATHS = {
+    "weakincentives": "FrozenDataclass",
     "weakincentives.prompt": "Prompt PromptTemplate Section MarkdownSection Tool NativeTool ProviderTool ToolContext "
     "ToolExample ToolResult",
     "weakincentives.prompt.section": "Section",
@@ -62,7 +64,7 @@ PATHS = {
     "weakincentives.runtime.session": "Session",
     "weakincentives.adapters.openai": "OpenAIAdapter OpenAIModelConfig OpenAIClientConfig OpenAIHostedToolsConfig "
     "FileSearchConfig citations download ContainerConfig OpenAIContainerWorkspaceSection ContainerFilesystem "
-    "ContainerManager ContainerExpiredError",
+    "ContainerManager ContainerExpiredError FileTypes",
     "weakincentives.adapters.openai.native_tools.file_search_section": "OpenAIFileSearchSection",
     "weakincentives.adapters.openai.native_tools.web_search_section": "OpenAIWebSearchSection",
     "weakincentives.adapters.openai.native_tools.code_interpreter_section": "OpenAICodeInterpreterSection",
@@ -257,6 +259,33 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeResponsesApi]:
         monkeypatch.setenv("OPENAI_BASE_URL", fake.url)
         monkeypatch.setenv("OPENAI_API_KEY", "none")
         yield fake
+
+
+ANNOTATIONS_LOOP = """for content in response.output or []:
+    for item in content.get("annotations", []) or []:
+"""
+CITED_ITEMS = """for content in [response.output[-1].content[0]]:
+    for item in [annotation.to_dict() for annotation in content.annotations]:
+"""
+
+
+@needs_the_specs
+def test_download_loop_fails_with_an_error_that_names_the_helper(run_block, api):
+    """The example as written; then with its first impossible line repaired, to reach the second one."""
+    with pytest.raises(AttributeError, match=r"no attribute 'get': .*openai\.citations\(response\)"):
+        run_block(CODE_TOOL)
+    with pytest.raises(AttributeError, match=r"no attribute 'container_files': .*openai\.download\(client, citation"):
+        run_block(CODE_TOOL, replace={ANNOTATIONS_LOOP: CITED_ITEMS})
+
+
+def test_download_hints_add_no_attribute(api):
+    with OpenAI() as client:
+        with OpenAIAdapter(model="gpt-4.1", client=client) as adapter:
+            response = adapter.client.responses.create(model="gpt-4.1", input="Go.")
+        with pytest.raises(AttributeError, match=r"openai\.citations\(response\)"):
+            response.output[0].get("annotations")  # pyright: ignore - the point of the test
+        assert not hasattr(client, "container_files")
+        assert not any(hasattr(item, "get") for item in response.output)
 
 
 @needs_the_specs

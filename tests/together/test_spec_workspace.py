@@ -7,6 +7,7 @@ block uses are imported before it, and its absolute paths are moved below a temp
 from __future__ import annotations
 
 import hashlib
+import inspect
 import re
 import sqlite3
 from collections.abc import Callable, Mapping
@@ -21,11 +22,22 @@ from fixtures_code_interpreter import code_server
 from fixtures_server import Server
 from fixtures_workspace import adapter_for, script, write_files
 
-from weakincentives.adapters.openai import OpenAIAdapter, OpenAIContainerWorkspaceSection
-from weakincentives.errors import PromptEvaluationError
+from weakincentives.adapters.openai import (
+    CompactionConfig,
+    CompactionManager,
+    CompactionState,
+    ContainerConfig,
+    ContainerFilesystem,
+    FileSearchConfig,
+    OpenAIAdapter,
+    OpenAIContainerWorkspaceSection,
+    OpenAIHostedToolsConfig,
+)
+from weakincentives.errors import CompactionError, ContainerExpiredError, PromptEvaluationError
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
 from weakincentives.resources import ResourceRegistry
 from weakincentives.runtime import ContextCompacted, PromptExecuted, Session, ToolInvoked, WorkspaceSynced
+from weakincentives.tools import HostMount
 
 SPECS = Path(__file__).parents[2].parent / "shared" / "specs"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -143,13 +155,14 @@ def test_story_2_long_running_analysis(run_block, tmp_path):
     session = Session()
     answers: list[Any] = []
 
-    defined = run_block(
-        "for task in analysis_tasks:",
-        session=session,
-        analysis_tasks=["Please count the files.", "And how many were there?"],
-        create_analysis_prompt=analysis_prompt,
-        process_results=answers.append,
-    )
+    with pytest.warns(UserWarning, match="give results_dir"):
+        defined = run_block(
+            "for task in analysis_tasks:",
+            session=session,
+            analysis_tasks=["Please count the files.", "And how many were there?"],
+            create_analysis_prompt=analysis_prompt,
+            process_results=answers.append,
+        )
 
     assert answers == [None, None]
     assert [event.result.message.splitlines()[0] for event in session[ToolInvoked].all()] == ["22", "2"]
@@ -175,6 +188,7 @@ def files_with(server: Server, *texts: str) -> list[tuple[str, str]]:
 LOW_THRESHOLD = "threshold_tokens=1_000"
 
 
+@pytest.mark.filterwarnings("ignore:sync_on_cleanup=True without results_dir")
 @pytest.mark.parametrize("threshold", ["threshold_tokens=100_000", LOW_THRESHOLD, f"{LOW_THRESHOLD}, mode='client'"])
 def test_story_2_leaves_nothing_on_the_server(run_block, server, tmp_path, threshold):
     """The story with strings that occur nowhere else, as written and with a threshold that is exceeded."""
@@ -285,3 +299,70 @@ def test_migration_from_claude(run_block, tmp_path):
     defined = run_block(line, replace={before: "", **left_out}, session=Session())
 
     assert listed(defined["workspace"], defined["adapter"]) == "['one.csv']\n"
+
+
+# ── Definitions ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+DEFINITION_NAMES = """
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+from openai import OpenAI
+from weakincentives import Budget, BudgetTracker, Deadline, FrozenDataclass, PromptTemplate, ResourceRegistry, WinkError
+from weakincentives.adapters import PromptResponse, ProviderAdapter, ToolChoice
+from weakincentives.adapters.core import OutputT
+from weakincentives.adapters.openai import OpenAIClientConfig, OpenAIModelConfig
+from weakincentives.adapters.openai.workspace import _WorkspaceSectionParams
+from weakincentives.filesystem import Filesystem, HostMountPreview
+from weakincentives.prompt import SessionProtocol
+"""
+DEFINED = {
+    "class OpenAIHostedToolsConfig:": OpenAIHostedToolsConfig,
+    "class ContainerConfig:": ContainerConfig,
+    "class CompactionConfig:": CompactionConfig,
+    "class FileSearchConfig:": FileSearchConfig,
+    "class OpenAIContainerWorkspaceSection(": OpenAIContainerWorkspaceSection,
+    "class HostMount:": HostMount,
+    "class ContainerFilesystem(": ContainerFilesystem,
+    "class CompactionState:": CompactionState,
+    "class CompactionManager:": CompactionManager,
+    "class OpenAIAdapter(ProviderAdapter[Any]):": OpenAIAdapter,
+    "class ContainerExpiredError(": ContainerExpiredError,
+    "class CompactionError(": CompactionError,
+}
+STORIES = (
+    *("def create_workspace(", "for task in analysis_tasks:", "def run_query(", "# Before: VFS tools"),
+    *("# Before: Claude Agent SDK", "def _build_hosted_tools("),
+)
+
+
+def test_all_blocks_of_the_specification_are_covered():
+    (path,) = SPECS.glob("001*")
+    lines = [*DEFINED, *STORIES]
+
+    assert [sum(line in block for line in lines) for block in BLOCK.findall(path.read_text(encoding="utf-8"))] == [
+        1
+    ] * len(lines)
+
+
+@pytest.mark.parametrize("line", DEFINED)
+def test_definitions_run_as_written_and_describe_the_library(run_block, line):
+    """Constructors and methods take the parameters of the block, with the same defaults, and properties exist."""
+    library: Any = DEFINED[line]
+    names: dict[str, Any] = {}
+    exec(compile(NAMES + DEFINITION_NAMES, "names", "exec"), names)  # noqa: S102 - our own imports
+    written = run_block(line, **names)[library.__name__]
+
+    for name, member in vars(written).items():
+        if isinstance(member, property):
+            assert isinstance(getattr(library, name), property)
+        elif inspect.isfunction(member) and (name == "__init__" or not name.startswith("_")):
+            accepted, wanted = defaults_of(getattr(library, name)), defaults_of(member)
+            optional = {one: default for one, default in wanted.items() if default is not inspect.Parameter.empty}
+            assert wanted.keys() <= accepted.keys()
+            assert optional.items() <= accepted.items()
+
+
+def defaults_of(function: Any) -> dict[str, object]:
+    return {name: one.default for name, one in inspect.signature(function).parameters.items()}

@@ -17,12 +17,11 @@ from weakincentives.adapters.retry import ThrottlePolicy
 from weakincentives.adapters.turn import (
     ModelReply,
     ModelRequest,
-    NamedTool,
     NativeCall,
     ToolCall,
-    ToolChoice,
     ToolOutput,
 )
+from weakincentives.prompt import NamedTool, ToolChoice
 
 __all__ = [
     "Connection",

@@ -42,7 +42,14 @@ class Audit:
         """Dispatch `ModelResponded`."""
         names = tuple(call.name for call in (*reply.native_calls, *reply.calls))
         self.session.dispatch(
-            ModelResponded(**self._shared_fields(), turn=turn, text=reply.text, tool_calls=names, usage=reply.usage)
+            ModelResponded(
+                **self._shared_fields(),
+                turn=turn,
+                text=reply.text,
+                tool_calls=names,
+                usage=reply.usage,
+                request_id=reply.request_id,
+            )
         )
 
     def notify_progress(self, kind: DeltaKind, item_id: str, text: str) -> None:

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeAlias, TypeVar, get_origin
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar, get_origin
 
 from weakincentives.adapters.audit import Audit
 from weakincentives.adapters.retry import ThrottlePolicy, with_backoff
@@ -21,11 +21,9 @@ from weakincentives.adapters.turn import (
     LoopResult,
     ModelReply,
     ModelRequest,
-    NamedTool,
     NativeCall,
     Record,
     RunTool,
-    ToolChoice,
     agent_loop,
 )
 from weakincentives.budget import Budget, BudgetTracker, TokenUsage
@@ -34,11 +32,13 @@ from weakincentives.dbc import ensure
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import NativeToolError, OutputParseError, PromptEvaluationError, ProviderFault
 from weakincentives.prompt import (
+    NamedTool,
     NativeDeclaration,
     Prompt,
     RenderedPrompt,
     SessionProtocol,
     SupportsDataclass,
+    ToolChoice,
     ToolContext,
     parse_output,
 )
@@ -46,6 +46,12 @@ from weakincentives.resources import ResourceRegistry
 from weakincentives.runtime import Dispatcher, Session
 
 OutputT = TypeVar("OutputT")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as WithDefault
+
+    AdapterOutputT = WithDefault("AdapterOutputT", default=Any)
+else:
+    AdapterOutputT = TypeVar("AdapterOutputT")
 
 Connection: TypeAlias = Callable[[ModelRequest], ModelReply]
 """Sends one request, once. Raises `ProviderFault` if it fails; retries happen in `adapters.retry`."""
@@ -76,8 +82,8 @@ def _is_parsed(prompt: Prompt[Any], parse_output: bool, result: PromptResponse[A
     return all(isinstance(value, get_origin(template.output_type) or template.output_type) for value in values)
 
 
-class ProviderAdapter(ABC):
-    """Base class of all adapters.
+class ProviderAdapter(ABC, Generic[AdapterOutputT]):
+    """Base class of all adapters. Its parameter is the type of outputs that an adapter evaluates; mostly `Any`.
 
     `provider` is the provider name that `ProviderTool`s refer to. `native_tools` are provider-run tools that the
     adapter adds to every prompt.
@@ -115,8 +121,8 @@ class ProviderAdapter(ABC):
         return complete
 
     def resolve_tool_choice(self, evaluation: Evaluation) -> ToolChoice:
-        """The tool choice of this evaluation; an error if it names a tool that the prompt does not have."""
-        choice = self.tool_choice
+        """The tool choice of the prompt, else of the adapter; an error if it names a tool that is not offered."""
+        choice = evaluation.rendered.tool_choice or self.tool_choice
         known = {tool.name for tool in (*evaluation.rendered.tools, *evaluation.rendered.native_tools)}
         if isinstance(choice, NamedTool) and choice.name not in known:
             raise evaluation.error(
@@ -179,7 +185,7 @@ class Evaluation:
     an error.
     """
 
-    adapter: ProviderAdapter
+    adapter: ProviderAdapter[Any]
     prompt: Prompt[Any]
     rendered: RenderedPrompt[Any]
     session: Session
@@ -231,7 +237,9 @@ class Evaluation:
         except ProviderFault as fault:
             if deadline is not None and deadline.expired:
                 raise self.limits.deadline_error(request.turn) from fault
-            raise self.error(f"request to {adapter.provider} failed: {fault}", payload=fault.payload) from fault
+            raise self.error(
+                f"request to {adapter.provider} failed: {fault}", payload=fault.payload, request_id=fault.request_id
+            ) from fault
         if self.limits.tracker is not None:
             self.limits.tracker.record(reply.usage)
         return reply
@@ -268,9 +276,11 @@ class Evaluation:
             resources=self.resources,
         )
 
-    def error(self, message: str, *, payload: object = None) -> PromptEvaluationError:
+    def error(self, message: str, *, payload: object = None, request_id: str | None = None) -> PromptEvaluationError:
         """An error of the `request` phase: building or sending a request."""
-        return PromptEvaluationError(message, prompt_name=self.prompt.name, phase="request", provider_payload=payload)
+        return PromptEvaluationError(
+            message, prompt_name=self.prompt.name, phase="request", provider_payload=payload, request_id=request_id
+        )
 
 
 def _check_collisions(rendered: RenderedPrompt[Any], prompt: Prompt[Any]) -> None:

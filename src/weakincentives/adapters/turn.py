@@ -15,25 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 from weakincentives.budget import BudgetTracker, TokenUsage
 from weakincentives.dbc import ensure
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError, TurnLimitError
-from weakincentives.prompt import RenderedPrompt, ToolContext, ToolResult
+from weakincentives.prompt import NamedTool, RenderedPrompt, ToolChoice, ToolContext, ToolResult
 from weakincentives.runtime.slices import SliceView
-
-
-@dataclass(frozen=True, slots=True)
-class NamedTool:
-    """Tool choice: the model must call this tool in its next reply."""
-
-    name: str
-
-
-ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
-"""Whether the model may, must or must not call tools. "required" and a named tool become "auto" once satisfied."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +68,8 @@ class ModelReply:
 
     `final_text` is the part of `text` that is the final answer, if that is not all of it. `error` ends the evaluation
     after the rest of the reply has been recorded. `other_usage` is the usage of requests that the adapter sent besides,
-    such as compactions; the adapter records it in the budget tracker itself.
+    such as compactions; the adapter records it in the budget tracker itself. `request_id` is the provider's id of the
+    request, for its support and its logs.
     """
 
     text: str | None = None
@@ -90,6 +80,7 @@ class ModelReply:
     items: tuple[object, ...] = ()
     citations: tuple[object, ...] = ()
     error: PromptEvaluationError | None = None
+    request_id: str | None = None
     other_usage: TokenUsage = field(default_factory=TokenUsage)
 
 

@@ -17,11 +17,22 @@ from weakincentives.prompt.rendering import RenderedPrompt
 from weakincentives.prompt.section import Section, SectionVisibility
 from weakincentives.prompt.structured_output import OutputSchema, output_schema, parse_output
 from weakincentives.prompt.template import Prompt, PromptTemplate
-from weakincentives.prompt.tool import NativeTool, ProviderTool, Tool, ToolContext, ToolExample, ToolHandler, ToolSpec
+from weakincentives.prompt.tool import (
+    NamedTool,
+    NativeTool,
+    ProviderTool,
+    Tool,
+    ToolChoice,
+    ToolContext,
+    ToolExample,
+    ToolHandler,
+    ToolSpec,
+)
 from weakincentives.prompt.tool_result import ToolResult
 
 __all__ = [
     "MarkdownSection",
+    "NamedTool",
     "NativeDeclaration",
     "NativeTool",
     "OutputSchema",
@@ -39,6 +50,7 @@ __all__ = [
     "SessionProtocol",
     "SupportsDataclass",
     "Tool",
+    "ToolChoice",
     "ToolContext",
     "ToolExample",
     "ToolHandler",

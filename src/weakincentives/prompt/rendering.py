@@ -15,7 +15,7 @@ from weakincentives.prompt.disclosure import OPEN_SECTION, open_section_tool, op
 from weakincentives.prompt.native import NativeDeclaration
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverrides
 from weakincentives.prompt.section import Section, SectionVisibility, check_placeholders
-from weakincentives.prompt.tool import Tool
+from weakincentives.prompt.tool import Tool, ToolChoice
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as WithDefault
@@ -55,6 +55,8 @@ class RenderedPrompt(Generic[OutputT]):
     summarized: frozenset[str] = frozenset()
     active: tuple[Section[Any], ...] = ()
     """The sections that are neither disabled nor summarized, in document order."""
+    tool_choice: ToolChoice | None = None
+    """The tool choice of the prompt; None leaves it to the adapter."""
 
     def section_text(self, path: str) -> str:
         """The text of a section with its descendants."""
@@ -125,6 +127,7 @@ def render(
         sections=tuple(renderer.parts),
         summarized=frozenset(renderer.summarized),
         active=tuple(renderer.active),
+        tool_choice=template.tool_choice,
     )
 
 
@@ -160,8 +163,9 @@ class _Renderer:
             self.parts.append(RenderedSection(path, f"{_heading(section, path, depth, number)}\n\n{shown}", depth))
             return True
         self.active.append(section)
-        self._collect_tools(section, path, params)
-        body = self._apply_override(section, path).render(params, depth, number).strip()
+        native = self._collect_tools(section, path, params)
+        text = self._apply_override(section, path).render(params, depth, number).strip()
+        body = "\n\n".join(part for part in (text, _describe_native(native)) if part)
         start = len(self.parts)
         self.render_siblings(section.children, parent_path=path, depth=depth + 1, prefix=f"{number}.")
         if not body and len(self.parts) == start:
@@ -178,11 +182,16 @@ class _Renderer:
         check_placeholders(other, path)
         return other
 
-    def _collect_tools(self, section: Section[Any], path: str, params: SupportsDataclass | None) -> None:
+    def _collect_tools(
+        self, section: Section[Any], path: str, params: SupportsDataclass | None
+    ) -> tuple[NativeDeclaration, ...]:
+        """Collect the tools of a section; returns those that the provider runs."""
         overrides = self.overrides.tools
         tools = [overrides[tool.name].apply(tool) if tool.name in overrides else tool for tool in section.tools()]
         self.tools += (tool for tool in tools if tool.declaration() is None)
-        self.native_tools += native_declarations(section, tools, path, params)
+        native = native_declarations(section, tools, path, params)
+        self.native_tools += native
+        return native
 
     def _params_for(self, section: Section[Any], path: str) -> SupportsDataclass | None:
         params_type = section.params_type
@@ -197,6 +206,12 @@ class _Renderer:
         raise PromptRenderError(
             f"section {path!r} needs {params_type.__name__}: bind it with prompt.bind({params_type.__name__}(…))"
         )
+
+
+def _describe_native(declared: Iterable[NativeDeclaration]) -> str:
+    """The texts about provider-run tools, in order of declaration. The model knows such a tool by its capability."""
+    described = ((one.capability, one.tool.prompt_text()) for one in declared if one.tool is not None)
+    return "\n\n".join(f"Tool `{capability}`: {text}" for capability, text in described if text)
 
 
 def _heading(section: Section[Any], path: str, depth: int, number: str) -> str:

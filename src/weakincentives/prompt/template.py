@@ -16,7 +16,7 @@ from weakincentives.prompt.generics import Parametric
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverrides, describe_prompt
 from weakincentives.prompt.rendering import Container, RenderedPrompt, UniqueNames, native_declarations, render
 from weakincentives.prompt.section import Section, SectionVisibility, check_key, check_placeholders
-from weakincentives.prompt.tool import Tool
+from weakincentives.prompt.tool import PLAIN_TOOL_CHOICES, NamedTool, Tool, ToolChoice
 from weakincentives.resources import ResourceRegistry
 from weakincentives.serde import schema
 
@@ -54,6 +54,9 @@ class PromptTemplate(Parametric, Generic[OutputT]):
 
     Keys, section paths, placeholders and tool names are validated on construction. `Output` is a dataclass, a `list`
     of a dataclass, or `str`; without it, the answer is plain text.
+
+    `tool_choice` is "auto", "none", "required" or `NamedTool(…)`, and takes precedence over the adapter's; None leaves
+    it to the adapter. That the named tool exists is checked by an evaluation, because adapters add tools.
     """
 
     ns: str
@@ -63,6 +66,7 @@ class PromptTemplate(Parametric, Generic[OutputT]):
     allow_extra_keys: bool
     output_type: type[Any] | None
     container: Container | None
+    tool_choice: ToolChoice | None
     nodes: tuple[SectionNode, ...]
 
     def __init__(
@@ -73,6 +77,7 @@ class PromptTemplate(Parametric, Generic[OutputT]):
         name: str | None = None,
         sections: Sequence[Section[Any]] = (),
         allow_extra_keys: bool = False,
+        tool_choice: ToolChoice | None = None,
     ) -> None:
         check_key(ns, kind="prompt ns")
         check_key(key, kind="prompt key")
@@ -86,6 +91,7 @@ class PromptTemplate(Parametric, Generic[OutputT]):
             allow_extra_keys=allow_extra_keys,
             output_type=output_type,
             container=container,
+            tool_choice=tool_choice,
             nodes=tuple(_flatten(sections)),
         )
         self._check()
@@ -100,6 +106,12 @@ class PromptTemplate(Parametric, Generic[OutputT]):
             seen[node.path] = node.section
             check_placeholders(node.section, node.path)
         self._check_tools()
+        choice = self.tool_choice
+        if choice is not None and not isinstance(choice, NamedTool) and choice not in PLAIN_TOOL_CHOICES:
+            raise PromptValidationError(
+                f"prompt {self.name!r}: tool_choice must be 'auto', 'none', 'required', NamedTool(…) or None, and is "
+                f"{choice!r}"
+            )
 
     def _check_tools(self) -> None:
         names = UniqueNames("tool name")
@@ -149,6 +161,7 @@ class Prompt(Parametric, Generic[OutputT]):
         name: str | None = None,
         sections: Sequence[Section[Any]] = (),
         allow_extra_keys: bool = False,
+        tool_choice: ToolChoice | None = None,
         overrides: PromptOverrides | None = None,
     ) -> None: ...
     def __init__(

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import UnionType
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, Union, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, Union, cast, get_args, get_origin
 
 from weakincentives.dbc import invariant
 from weakincentives.errors import PromptValidationError, SchemaError
@@ -35,6 +35,19 @@ R_co = TypeVar("R_co", covariant=True)
 _NAME_RE = re.compile(r"[a-z0-9_-]{1,64}")
 _UNIONS = (Union, UnionType)
 _JSON_TYPES = (str, int, float, bool, dict, list, tuple, Mapping, type(None))
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTool:
+    """Tool choice: the model must call this tool in its next reply."""
+
+    name: str
+
+
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
+"""Whether the model may, must or must not call tools. "required" and a named tool become "auto" once satisfied."""
+
+PLAIN_TOOL_CHOICES = ("auto", "none", "required")
 
 
 @dataclass(frozen=True)
@@ -205,6 +218,10 @@ class Tool(Parametric, Generic[P, R]):
         """The declaration of a provider-run tool; None, because the client runs this one."""
         return None
 
+    def prompt_text(self) -> str:
+        """The text about this tool in the prompt; empty, because the function declaration has the description."""
+        return ""
+
 
 def _is_dataclass(type_form: Any) -> bool:  # noqa: ANN401 - any type form
     return dataclasses.is_dataclass(get_origin(type_form) or type_form)
@@ -232,7 +249,10 @@ def _is_valid_result_type(result_type: Any) -> bool:  # noqa: ANN401 - any type 
 @_runs_somewhere
 @dataclass(frozen=True, kw_only=True)
 class NativeTool(Tool[P, R], Generic[P, R]):
-    """A tool that the provider runs. Its type arguments are the types of params and result in events."""
+    """A tool that the provider runs. Its type arguments are the types of params and result in events.
+
+    It has the provider's default configuration, and `with_config` returns one with another.
+    """
 
     accepts_overrides: bool = False
 
@@ -245,6 +265,31 @@ class NativeTool(Tool[P, R], Generic[P, R]):
 
     def declaration(self) -> NativeDeclaration:
         return NativeDeclaration(capability=self.name, name=self.name, tool=cast("Tool[Any, Any]", self))
+
+    def prompt_text(self) -> str:
+        """Description and examples: providers take neither in the declaration of their own tools."""
+        return self._full_description()
+
+    def with_config(self, config: C) -> ConfiguredNativeTool[P, R, C]:
+        """A copy with the configuration of its capability, such as the vector stores of `file_search`.
+
+        `config` is a configuration of the adapter, such as `FileSearchConfig`, or a declaration in wire form.
+        """
+        kind: Any = cast("Any", ConfiguredNativeTool)[self.params_type, self.result_type, type(config)]
+        fields = {one.name: getattr(self, one.name) for one in dataclasses.fields(self) if one.init}
+        configured = kind(**{**fields, "config": config})
+        return configured.with_descriptions(self.description, self.param_descriptions)
+
+
+@_runs_somewhere
+@dataclass(frozen=True, kw_only=True)
+class ConfiguredNativeTool(NativeTool[P, R], Generic[P, R, C]):
+    """A `NativeTool` with the configuration of its capability; made by `NativeTool.with_config`."""
+
+    config: C = field(hash=False)
+
+    def declaration(self) -> NativeDeclaration:
+        return dataclasses.replace(super().declaration(), config=self.config)
 
 
 @_runs_somewhere
@@ -276,3 +321,7 @@ class ProviderTool(Tool[P, R], Generic[P, R, C]):
             config=self.config,
             tool=cast("Tool[Any, Any]", self),
         )
+
+    def prompt_text(self) -> str:
+        """Description and examples, as of a `NativeTool`."""
+        return self._full_description()

@@ -91,12 +91,16 @@ class ModelProgress(_EvaluationEvent):
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelResponded(_EvaluationEvent):
-    """The model replied to one request of the loop, with text, tool calls, or both."""
+    """The model replied to one request of the loop, with text, tool calls, or both.
+
+    `request_id` is the provider's id of that request (the header `x-request-id`); None if it sent none.
+    """
 
     turn: int
     text: str | None = None
     tool_calls: tuple[str, ...] = ()
     usage: TokenUsage = field(default_factory=TokenUsage)
+    request_id: str | None = None
 
 
 @final

@@ -13,14 +13,14 @@ Only the model is fake. The agent loop, tools, rollback, limits, retries and eve
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from weakincentives.adapters.core import DEFAULT_MAX_TURNS, Connection, ProviderAdapter
 from weakincentives.adapters.retry import ThrottlePolicy
-from weakincentives.adapters.turn import ModelReply, ModelRequest, NativeCall, ToolCall, ToolChoice
+from weakincentives.adapters.turn import ModelReply, ModelRequest, NativeCall, ToolCall
 from weakincentives.budget import TokenUsage
 from weakincentives.clock import SYSTEM_CLOCK, Clock
-from weakincentives.prompt import ToolResult
+from weakincentives.prompt import ToolChoice, ToolResult
 from weakincentives.serde import dump_json
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def native(
     return ModelReply(text=text, native_calls=(native_call,), usage=usage or TokenUsage())
 
 
-class ScriptedAdapter(ProviderAdapter):
+class ScriptedAdapter(ProviderAdapter[Any]):
     """Replies from a script, in order, across all evaluations. `requests` records the requests."""
 
     def __init__(

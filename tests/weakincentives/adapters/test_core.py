@@ -349,6 +349,15 @@ def test_tool_choice_of_an_unknown_tool_is_rejected_before_a_request():
     assert adapter.requests == []
 
 
+@pytest.mark.parametrize("of_prompt, used", [("required", "required"), ("auto", "auto"), (None, "none")])
+def test_tool_choice_of_the_prompt_takes_precedence(of_prompt, used):
+    adapter = ScriptedAdapter([say("done")], tool_choice="none")
+    section = MarkdownSection(title="Task", key="task", template="Do it.")
+    adapter.evaluate(Prompt(ns="n", key="k", sections=[section], tool_choice=of_prompt), session=Session())
+
+    assert [request.tool_choice for request in adapter.requests] == [used]
+
+
 SEARCH = NativeDeclaration("web_search", "web_search", "scripted", origin="the adapter")
 
 

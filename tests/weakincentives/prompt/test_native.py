@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from weakincentives.prompt import MarkdownSection, NativeDeclaration, NativeTool, Prompt, ProviderTool, Section
+from weakincentives.prompt import (
+    MarkdownSection,
+    NativeDeclaration,
+    NativeTool,
+    Prompt,
+    PromptOverrides,
+    PromptTemplate,
+    ProviderTool,
+    Section,
+    SectionVisibility,
+    ToolOverride,
+)
 
 
 @dataclass
@@ -95,3 +106,55 @@ def test_section_with_wire_declarations():
         ("shell", "section 'plain'"),
         ("web_search", "section 'plain'"),
     ]
+
+
+def test_declaration_reads_like_a_mapping():
+    declared = PROVIDED.declaration()
+
+    assert isinstance(declared, Mapping)
+    assert dict(declared) == {"type": "code_interpreter", "name": "python", "provider": "openai", "sizes": [1]}
+    assert {**NATIVE.declaration()} == {"type": "web_search", "name": "web_search"}
+    assert (declared["type"], declared.get("provider"), declared.get("filters", 0)) == ("code_interpreter", "openai", 0)
+    assert ("sizes" in declared, "filters" in declared, len(declared), bool(declared)) == (True, False, 4, True)
+    with pytest.raises(KeyError):
+        declared["filters"]
+
+
+def test_wire_declaration_reads_like_its_mapping():
+    assert dict(NativeDeclaration.of({"type": "web_search", "filters": {}})) == {
+        "type": "web_search",
+        "name": "web_search",
+        "filters": {},
+    }
+    assert dict(NativeDeclaration.of({"type": "built_in", "name": "shell"})) == {"type": "shell", "name": "shell"}
+
+
+def test_descriptions_of_native_tools_are_text_of_their_section():
+    section = MarkdownSection(title="Task", key="task", template="Do it.", tools=[NATIVE, PROVIDED])
+    hidden = section.clone(summary="More.", visibility=SectionVisibility.SUMMARY)
+    text = Prompt(ns="test", key="native", sections=[section]).render().text
+    summarized = Prompt(ns="test", key="native", sections=[hidden]).render().text
+
+    assert text == (
+        "## 1. Task (task)\n\nDo it.\n\nTool `web_search`: Search the web.\n\nTool `code_interpreter`: Run Python."
+    )
+    assert "Tool" not in summarized
+
+
+def test_section_with_a_native_tool_alone_has_its_description():
+    section = MarkdownSection(title="Search", key="search", template="", tools=[NATIVE])
+
+    assert Prompt(ns="n", key="k", sections=[section]).render().text == (
+        "## 1. Search (search)\n\nTool `web_search`: Search the web."
+    )
+
+
+def test_overridden_description_is_the_one_in_the_text():
+    tool = NativeTool[Query, Answer](name="web_search", description="Search the web.", accepts_overrides=True)
+    template = PromptTemplate(
+        ns="n", key="k", sections=[MarkdownSection(title="Task", key="task", template="Do it.", tools=[tool])]
+    )
+    (descriptor,) = template.descriptor.tools
+    overrides = PromptOverrides("n", "k", tools={"web_search": ToolOverride(descriptor.hash, "Search the news.")})
+
+    assert "Tool `web_search`: Search the news." in Prompt(template, overrides=overrides).render().text

@@ -86,7 +86,10 @@ def test_body_is_overridden_while_the_hash_matches():
         built, overrides=overrides(built, {"task": "All about ${topic}!", "task.kid": "Sternly."})
     ).render()
 
-    assert rendered.text == "## 1. Task (task)\n\nAll about cats!\n\n### 1.1. Kid (task.kid)\n\nSternly."
+    assert rendered.text == (
+        "## 1. Task (task)\n\nAll about cats!\n\nTool `web_search`: Search.\n\nTool `file_search`: Search.\n\n"
+        "### 1.1. Kid (task.kid)\n\nSternly."
+    )
     assert rendered.descriptor.stale == ()
     assert Prompt(built).render().text.startswith("## 1. Task (task)\n\nAbout cats.")
 

@@ -364,6 +364,24 @@ def test_native_tool_adds_no_field():
     assert NativeTool.__dataclass_fields__.keys() == Tool.__dataclass_fields__.keys()
 
 
+def test_native_tool_with_config_is_a_copy():
+    plain = NativeTool[Search, Found](name="web_search", description="Search.", accepts_overrides=True)
+    tool = plain.with_config(Config("4g"))
+
+    assert isinstance(tool, NativeTool)
+    assert (tool.config, tool.declaration().config, plain.declaration().config) == (Config("4g"), Config("4g"), None)
+    assert (tool.name, tool.params_type, tool.result_type, tool.accepts_overrides) == (
+        *("web_search", Search, Found),
+        True,
+    )
+    assert tool.declaration().tool is tool
+    assert tool == plain.with_config(Config("4g")) != plain.with_config(Config())
+    assert tool.with_config({"type": "web_search"}).declaration().config == {"type": "web_search"}
+    described = cast("Any", tool.with_descriptions("Find.", {}))
+    assert (described.prompt_text(), described.config) == ("Find.", Config("4g"))
+    assert described.with_config(Config()).prompt_text() == "Find."
+
+
 def test_native_tool_with_a_handler_is_rejected():
     with pytest.raises(
         PromptValidationError, match="native tool 'web_search' is run by the provider and takes no hand"

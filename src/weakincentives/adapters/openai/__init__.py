@@ -8,9 +8,11 @@ compaction/    `CompactionManager` and `CompactionState`: shorter windows for lo
 containers/    `ContainerFilesystem`, `ContainerManager`, and the `ContainerSource` protocol
 workspace      `OpenAIContainerWorkspaceSection`: host files in a container
 uploads        `host_mounts` of code interpreter
+file_types     `FileTypes`: which types of files may be uploaded
 citations      citations of a response, and the download of cited files
 wire           wire format of the Responses API
 sdk            OpenAI's SDK, imported on first use
+sdk_hints      errors that name `citations` and `download` where the SDK has no such attribute
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from weakincentives.adapters.openai.config import (
 from weakincentives.adapters.openai.containers.filesystem import ContainerFilesystem
 from weakincentives.adapters.openai.containers.manager import ContainerManager
 from weakincentives.adapters.openai.containers.source import ContainerSource, EvaluationScope
+from weakincentives.adapters.openai.file_types import OPENAI_FILE_TYPES, FileTypes
 from weakincentives.adapters.openai.native_tools import (
     ApplyPatchConfig,
     FileSearchConfig,
@@ -62,6 +65,7 @@ from weakincentives.adapters.openai.workspace import OpenAIContainerWorkspaceSec
 from weakincentives.errors import CompactionError, ContainerExpiredError
 
 __all__ = [
+    "OPENAI_FILE_TYPES",
     "ApplyPatchConfig",
     "AutoContainerConfig",
     "Citation",
@@ -83,6 +87,7 @@ __all__ = [
     "ExistingContainerRef",
     "FileCitation",
     "FileSearchConfig",
+    "FileTypes",
     "McpConfig",
     "OpenAIAdapter",
     "OpenAIApplyPatchSection",

@@ -27,18 +27,17 @@ from weakincentives.adapters.openai.config import (
 )
 from weakincentives.adapters.openai.native_tools.capability import PROVIDER
 from weakincentives.adapters.openai.native_tools.code_interpreter_tool import ContainerFile
-from weakincentives.adapters.openai.responses.conversation import ResponsesConversation
+from weakincentives.adapters.openai.responses.conversation import ResponsesConversation, open_client
 from weakincentives.adapters.openai.responses.tool_params import (
-    PLAIN_TOOL_CHOICES,
     find_capability,
     native_tool_params,
     resolve_tool_choice,
 )
 from weakincentives.adapters.openai.sdk import SdkClient, translate_errors
 from weakincentives.adapters.retry import ThrottlePolicy, with_backoff
-from weakincentives.adapters.turn import ToolChoice
 from weakincentives.clock import SYSTEM_CLOCK, Clock
-from weakincentives.errors import ProviderFault
+from weakincentives.prompt import ToolChoice
+from weakincentives.prompt.tool import PLAIN_TOOL_CHOICES
 from weakincentives.runtime import Session
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ _MANAGED_PARAMETERS = ("context_management", "previous_response_id", "conversati
 """Parameters of `extra` that contradict compaction, which sends the whole window with every request."""
 
 
-class OpenAIAdapter(ProviderAdapter):
+class OpenAIAdapter(ProviderAdapter[Any]):
     """Evaluates prompts with a model behind the Responses API.
 
     Give either a `client` of OpenAI's SDK, or a `client_config` to create one; without both, a client is created from
@@ -111,13 +110,18 @@ class OpenAIAdapter(ProviderAdapter):
         return self.model_config.native_tools.get(self.model)
 
     def resolve_tool_choice(self, evaluation: Evaluation) -> ToolChoice:
-        rendered, wire_choice, choice = evaluation.rendered, self._wire_tool_choice, self.tool_choice
-        if wire_choice is None and choice in PLAIN_TOOL_CHOICES and (choice != "required" or rendered.tools):
+        rendered = evaluation.rendered
+        own_choice = self.tool_choice if self._wire_tool_choice is None else self._wire_tool_choice
+        choice = own_choice if rendered.tool_choice is None else rendered.tool_choice
+        if (
+            not isinstance(choice, Mapping)
+            and choice in PLAIN_TOOL_CHOICES
+            and (choice != "required" or rendered.tools)
+        ):
             return choice
         native = native_tool_params(rendered, prompt_name=evaluation.prompt.name, allowed=self._allowed_tools)
         try:
-            given = choice if wire_choice is None else wire_choice
-            return resolve_tool_choice(given, [tool.name for tool in rendered.tools], native)
+            return resolve_tool_choice(choice, [tool.name for tool in rendered.tools], native)
         except ValueError as error:
             raise evaluation.error(str(error)) from error
 
@@ -125,14 +129,8 @@ class OpenAIAdapter(ProviderAdapter):
         conversation = ResponsesConversation(
             evaluation, self._sdk, self.model, self.model_config, self._compaction_manager(evaluation)
         )
-        self._open_client(evaluation)
+        open_client(self._sdk, evaluation)
         return conversation
-
-    def _open_client(self, evaluation: Evaluation) -> OpenAI:
-        try:
-            return self._sdk.open()
-        except ProviderFault as fault:
-            raise evaluation.error(f"no client could be created: {fault}") from fault
 
     def _compaction_manager(self, evaluation: Evaluation) -> CompactionManager | None:
         """The manager of the session's conversation, or of a separate one if another evaluation continues that."""
@@ -152,7 +150,7 @@ class OpenAIAdapter(ProviderAdapter):
             model=self.model,
             parameters={name: parameters[name] for name in _COMPACTION_PARAMETERS if name in parameters},
             limits=RequestLimits(self.throttle, self.clock, limits.deadline, limits.tracker),
-            support=self._support.setdefault(str(self._open_client(evaluation).base_url), ServerSupport()),
+            support=self._support.setdefault(str(open_client(self._sdk, evaluation).base_url), ServerSupport()),
         )
 
     def download(self, citation: ContainerFile | FileCitation, dest: str | os.PathLike[str]) -> Path:

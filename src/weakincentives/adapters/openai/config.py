@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
+from weakincentives.adapters.openai.file_types import WARN_OF_UNSUPPORTED, FileTypes
 from weakincentives.adapters.openai.native_tools.capability import PROVIDER
 from weakincentives.adapters.openai.native_tools.code_interpreter_tool import MEMORY_TIERS, CodeInterpreterConfig
 from weakincentives.adapters.openai.native_tools.file_search_section import FileSearchConfig
@@ -99,6 +100,9 @@ class ContainerConfig:
     for this workspace alone. `expires_after` is the idle timeout in minutes; without it the provider's default applies.
     `container_id` is the id of an existing container: it is used, never deleted, and not replaced when it expires.
     `archives=False` uses only OpenAI's own API, also on a server with the archive extension.
+    `file_types` are the types that may be uploaded; by default others are logged and uploaded, because OpenAI documents
+    no types for containers. None checks nothing.
+    `delete_on_cleanup=False` leaves the container running when the last workspace that uses it is cleaned up.
     """
 
     memory_limit: str = "4g"
@@ -106,6 +110,8 @@ class ContainerConfig:
     expires_after: int | None = None
     container_id: str | None = None
     archives: bool = True
+    file_types: FileTypes | None = WARN_OF_UNSUPPORTED
+    delete_on_cleanup: bool = True
 
     def __post_init__(self) -> None:
         if self.memory_limit not in MEMORY_TIERS:

@@ -7,18 +7,19 @@ without the cost of SDK models for every item. The SDK adds API keys, headers an
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 from weakref import finalize
 
+from weakincentives.adapters.openai import sdk_hints
 from weakincentives.adapters.openai.config import OpenAIClientConfig
 from weakincentives.adapters.openai.responses.streaming import OnDelta, read_stream
-from weakincentives.adapters.openai.wire import PATH, STREAM_HEADERS, Wire, as_object, decode_json
+from weakincentives.adapters.openai.wire import PATH, STREAM_HEADERS, Wire, as_object, decode_json, is_openai
 from weakincentives.adapters.retry import parse_retry_after
 from weakincentives.errors import MissingExtraError, ProviderFault
 
@@ -30,7 +31,15 @@ _logger = logging.getLogger(__name__)
 _FIRST_HTTPX2_VERSION = 3
 _EVENT_STREAM = "text/event-stream"
 _NO_QUOTA = "insufficient_quota"
-_OPENAI_HOST_RE = re.compile(r"(^|\.)openai\.(com|azure\.com)$")
+_REQUEST_ID = "x-request-id"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiResponse:
+    """The JSON of a response, and the server's id of the request."""
+
+    body: Wire
+    request_id: str | None
 
 
 class SdkClient:
@@ -52,6 +61,7 @@ class SdkClient:
                     self._client = _create_client(self._config)
                 else:
                     self._client = self._given.with_options(max_retries=0)
+                sdk_hints.install()
             return self._client
 
     def open(self) -> OpenAI:
@@ -62,7 +72,7 @@ class SdkClient:
     @property
     def takes_extensions(self) -> bool:
         """Whether requests may have values that OpenAI refuses: not at OpenAI, nor where one was refused before."""
-        return not (self._refuses_extensions or _OPENAI_HOST_RE.search(self.client.base_url.host))
+        return not (self._refuses_extensions or is_openai(str(self.client.base_url)))
 
     def extensions_were_refused(self) -> None:
         """The server does not know the values: further requests have none."""
@@ -75,7 +85,9 @@ class SdkClient:
         if client is not None and self._given is None:
             client.close()
 
-    def send(self, body: bytes, *, timeout: float | None, on_delta: OnDelta | None = None, path: str = PATH) -> Wire:
+    def send(
+        self, body: bytes, *, timeout: float | None, on_delta: OnDelta | None = None, path: str = PATH
+    ) -> ApiResponse:
         """Post a request and return the response. Raises `ProviderFault` or `MalformedResponse`.
 
         With `on_delta` the request asks for a stream, and `on_delta` is called with every piece.
@@ -88,14 +100,16 @@ class SdkClient:
         end = None if timeout is None else time.monotonic() + timeout
         with translate_errors():
             response: Any = client.post(path, content=body, cast_to=response_type, options=cast("Any", options))
-        _logger.debug("status %s, request id %s", response.status_code, response.headers.get("x-request-id"))
+        request_id: str | None = response.headers.get(_REQUEST_ID)
+        _logger.debug("status %s, request id %s", response.status_code, request_id)
         if on_delta is None:
-            return as_object(decode_json(response.content), "the answer")
-        with closing(response):
-            lines = _lines(response, end)
-            if _EVENT_STREAM in response.headers.get("content-type", ""):
-                return read_stream(lines, on_delta)
-            return as_object(decode_json(b"\n".join(lines)), "the answer")  # the server does not stream
+            return ApiResponse(as_object(decode_json(response.content), "the answer"), request_id)
+        try:
+            with closing(response):
+                return ApiResponse(_read_streamed(response, end, on_delta), request_id)
+        except ProviderFault as fault:
+            fault.request_id = request_id
+            raise
 
 
 def _create_client(config: OpenAIClientConfig) -> OpenAI:
@@ -108,6 +122,13 @@ def _create_client(config: OpenAIClientConfig) -> OpenAI:
     client = sdk.OpenAI(**config.arguments(), max_retries=0, http_client=http)
     finalize(client, http.close)
     return cast("OpenAI", client)
+
+
+def _read_streamed(response: Any, end: float | None, on_delta: OnDelta) -> Wire:  # noqa: ANN401 - the SDK's response types are generated
+    lines = _lines(response, end)
+    if _EVENT_STREAM in response.headers.get("content-type", ""):
+        return read_stream(lines, on_delta)
+    return as_object(decode_json(b"\n".join(lines)), "the answer")  # the server does not stream
 
 
 def _lines(response: Any, end: float | None) -> Iterator[bytes]:  # noqa: ANN401 - the SDK's response types are generated
@@ -182,4 +203,5 @@ def _status_fault(error: Any) -> ProviderFault:  # noqa: ANN401 - an exception o
         retry_after=parse_retry_after(headers),
         should_retry=should_retry,
         payload=cast("object", error.body),
+        request_id=headers.get(_REQUEST_ID),
     )

@@ -46,6 +46,13 @@ class Uploads:
     mount_paths: dict[str, str]
     ids: dict[str, str] = field(default_factory=dict[str, str])
 
+    def check_file_types(self, client: OpenAI) -> None:
+        """Raise `ToolConfigError` for files of types that the client's server does not support."""
+        types = self.config.file_types
+        why = types and types.refusal(self.mount_paths.values, base_url=client.base_url, setting="file_types")
+        if why:
+            raise ToolConfigError(f"container.host_mounts: {why}")
+
     def container_param(self, client: OpenAI, deadline: Deadline | None) -> str | Wire:
         """The `container` of the declaration with these files, which are uploaded on the first call."""
         for name, path in self.files.items():

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal, TypeAlias, cast
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -43,8 +44,17 @@ RESERVED_PARAMETERS = frozenset(
 """Request parameters that the adapter sets itself."""
 
 
+_OPENAI_DOMAINS = ("openai.com", "openai.azure.com")
+
+
 class MalformedResponse(ValueError):
     """A response that does not have the shape of this API."""
+
+
+def is_openai(base_url: str) -> bool:
+    """Whether a base URL is OpenAI's own service, or Azure's."""
+    host = urlsplit(base_url).hostname or ""
+    return any(host == domain or host.endswith(f".{domain}") for domain in _OPENAI_DOMAINS)
 
 
 # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,12 @@ Read and change them there with code. Whatever you leave below `/mnt/data` is ke
 ${mounts}"""
 
 
+_NO_RESULTS_DIR = (
+    "sync_on_cleanup=True without results_dir: cleanup() downloads the container's files to temp_dir, and then removes "
+    "temp_dir. To keep new and changed files, give results_dir=…; mounted folders are never written to"
+)
+
+
 @dataclass(frozen=True)
 class _WorkspaceSectionParams:
     mounts: str = ""
@@ -61,6 +68,7 @@ class OpenAIContainerWorkspaceSection(MarkdownSection[_WorkspaceSectionParams]):
     `client` is used before an evaluation, which has its own; without it a client is created from the environment.
     `sync_on_cleanup` downloads the container's files before the container is deleted. The temporary directory is
     removed too, so give `results_dir`: it receives every file that is new, or that changed since it was mounted.
+    `container_config` also says whether `cleanup` deletes the container.
     """
 
     def __init__(
@@ -85,6 +93,8 @@ class OpenAIContainerWorkspaceSection(MarkdownSection[_WorkspaceSectionParams]):
             manager=manager_for(session, self.container_config, client), local_root=self._files.copy
         )
         self._is_closed = False
+        if sync_on_cleanup and results_dir is None:
+            warnings.warn(_NO_RESULTS_DIR, stacklevel=2)
         super().__init__(title="Workspace", key="workspace", template=_TEMPLATE, accepts_overrides=accepts_overrides)
 
     # ── the section ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -203,7 +213,8 @@ class OpenAIContainerWorkspaceSection(MarkdownSection[_WorkspaceSectionParams]):
     def cleanup(self) -> None:
         """Sync if `sync_on_cleanup` is set, delete the container, and remove the temporary directory in any case.
 
-        If the sync fails, the container is kept, so that its files can still be downloaded, and the error is raised
+        With `ContainerConfig(delete_on_cleanup=False)` the container is kept until it expires; `container_id` is still
+        its id. If the sync fails, it is kept too, so that its files can still be downloaded, and the error is raised
         after the rest is done. A second call does nothing.
         """
         if self._is_closed:

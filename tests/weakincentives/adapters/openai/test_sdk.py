@@ -26,7 +26,7 @@ def test_send_posts_bytes_and_returns_json():
     with responses_api(response(message("Hello."))) as api:
         answer = transport(api.url, organization="org-1", default_headers={"x-extra": "1"}).send(BODY, timeout=None)
 
-    assert answer["output"][0]["content"][0]["text"] == "Hello."
+    assert answer.body["output"][0]["content"][0]["text"] == "Hello."
     (request,) = api.requests
     assert request.raw == BODY
     assert request.path == "/v1/responses"
@@ -148,7 +148,7 @@ def test_lone_surrogates_in_a_response_are_decoded():
     with responses_api(FakeResponse(b'{"output": ["\\ud800"], "big": 1e400}')) as api:
         answer = transport(api.url).send(BODY, timeout=None)
 
-    assert answer["output"] == ["\ud800"]
+    assert answer.body["output"] == ["\ud800"]
 
 
 def test_other_sdk_errors_are_faults_without_retry():

@@ -22,7 +22,7 @@ from weakincentives.adapters.openai import (
     OpenAIHostedToolsConfig,
     ShellConfig,
 )
-from weakincentives.errors import PromptEvaluationError, WorkspaceError
+from weakincentives.errors import NativeToolError, PromptEvaluationError, WorkspaceError
 from weakincentives.prompt import (
     MarkdownSection,
     Prompt,
@@ -120,10 +120,11 @@ def test_container_is_created_filled_and_declared(api, workspace):
     assert sorted(api.contents.values()) == [b"src/a.py", b"src/b.py"]
 
 
-def test_no_container_without_a_tool_that_needs_one(api, workspace):
-    evaluate(api, workspace, response(message("Done.")), hosted=OpenAIHostedToolsConfig())
+def test_workspace_without_a_tool_that_runs_code_is_refused(api, workspace):
+    with pytest.raises(NativeToolError, match="section 'workspace' supplies a container, but no tool runs code in it"):
+        evaluate(api, workspace, response(message("Done.")), hosted=OpenAIHostedToolsConfig())
 
-    assert api.containers == {}
+    assert (api.requests, api.containers) == ([], {})
 
 
 def test_files_are_listed_only_after_code_code_call(api, workspace):
@@ -368,6 +369,7 @@ def test_cleanup_without_use_sends_no_request(api, project):
         allowed_host_roots=(project,),
         client=api.client,
         sync_on_cleanup=True,
+        results_dir=project / "results",
     )
     workspace.cleanup()
 

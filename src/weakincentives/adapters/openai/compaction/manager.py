@@ -302,7 +302,7 @@ class CompactionManager:
         deadline = self._limits.deadline
         try:
             timeout = None if deadline is None else deadline.remaining
-            return self._sdk.send(encode_json(body), timeout=timeout, path=path)
+            return self._sdk.send(encode_json(body), timeout=timeout, path=path).body
         except ProviderFault as fault:
             if is_not_implemented(fault):
                 fault.should_retry = False

@@ -83,6 +83,10 @@ class RemoteFiles:
         """Open a container that has these files. The mirror is opened first: what it refuses costs no container."""
         self._manager.check_not_closed()
         self.mirror.open()
+        if self.container_id is None:  # later files are checked when they are written
+            refusal = self._manager.file_type_refusal(lambda: (path for path, _ in self.mirror.listing()[0]), scope)
+            if refusal is not None:
+                raise WorkspaceError(refusal)
         self._manager.attach(self)
         try:
             container = self._manager.ensure(scope)

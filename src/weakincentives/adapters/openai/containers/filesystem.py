@@ -192,6 +192,8 @@ class ContainerFilesystem(FilesystemBase):
         copied = bytes(content)
 
         def work(container: OpenContainer) -> None:
+            if (refusal := self.manager.file_type_refusal(lambda: (path,), None)) is not None:
+                raise FilesystemError(refusal, path=path)
             self._files.refresh_if_stale(container)
             known = self._files.index.check_writable(path)
             self._log_change(known, container)

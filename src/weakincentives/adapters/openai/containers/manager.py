@@ -7,7 +7,7 @@ find the container expired create one replacement.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, TypeVar
@@ -163,22 +163,35 @@ class ContainerManager:
             self._container = None
 
     def release(self, user: object, *, keep: bool = False) -> None:
-        """Remove a user. With the last one, a container that was created here is deleted, unless it is to be kept."""
+        """Remove a user. With the last one, a container that was created here is deleted, unless it is to be kept.
+
+        `container_id` is still the id of a container that was kept.
+        """
         with self.lock:
             self._users.pop(user, None)
             if self._users:
                 return
             self.is_closed = True
-            if not keep:
+            if self.config.delete_on_cleanup and not keep:
                 self.discard()
-            self._container = None
             self._sdk.close()
+
+    def file_type_refusal(self, paths: Callable[[], Iterable[str]], scope: EvaluationScope | None) -> str | None:
+        """Why files with these paths cannot be uploaded; None if they can. Sends no request."""
+        types = self.config.file_types
+        if types is None:
+            return None
+        base_url = self._client_for(scope).base_url
+        return types.refusal(paths, base_url=base_url, setting="ContainerConfig.file_types")
 
     # ── client and server ────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _client_for(self, scope: EvaluationScope | None) -> OpenAI:
+        return scope.client if scope is not None else self._client or self._sdk.open()
+
     def _connect(self, scope: EvaluationScope | None) -> ContainerApi:
         """The API through the scope's client, which stays in use. Another server does not have the container."""
-        before, client = self._client, scope.client if scope is not None else self._client or self._sdk.open()
+        before, client = self._client, self._client_for(scope)
         if before is not None and before.base_url != client.base_url:
             if self._container is not None and self._gone is None:
                 self._delete(self._api(before))

@@ -9,7 +9,7 @@ A section of the prompt with the four methods of `ContainerSource` takes part in
    rewritten as text in the history, and step 1 is repeated. A section that cannot create another container raises.
 4. After the response, `container_used` may list what the model's code left behind.
 
-Only enabled sections are called, and only if some tool uses the container. A prompt has at most one such section, and a
+Only enabled sections are called. A prompt has at most one such section, and some tool of it must use the container; a
 tool declaration beside it that names a container itself is an error.
 """
 

@@ -85,6 +85,9 @@ class Capability(ABC):
     example: ClassVar[ProviderRan]
     """An example call, to check that the declared params and result types can hold one."""
 
+    missing: ClassVar[str] = "a configuration"
+    """What a tool with nothing to declare needs, for the error."""
+
     def declare(self, config: object) -> Wire | None:
         """The declaration for a request; None if there is nothing to declare. Raises `ToolConfigError`."""
         if isinstance(config, Mapping):

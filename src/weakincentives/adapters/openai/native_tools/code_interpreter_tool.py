@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar, cast, get_args, get_type_hints
 
+from weakincentives.adapters.openai import sdk_hints
+from weakincentives.adapters.openai.file_types import REFUSE_UNSUPPORTED, FileTypes
 from weakincentives.errors import PromptValidationError, WorkspaceError
 from weakincentives.filesystem import HostMount
 from weakincentives.prompt import ProviderTool, ToolContext, ToolExample, ToolHandler, ToolResult
@@ -21,6 +23,8 @@ R = TypeVar("R")
 
 MEMORY_TIERS = ("1g", "4g", "16g", "64g")
 MAX_FILES = 50
+
+_DEFAULT_DESCRIPTION = "Executes Python that the model wrote, in a sandboxed container."
 
 _POLICIES = {"disabled": {"type"}, "allowlist": {"type", "allowed_domains", "domain_secrets"}}
 _AUTO_FIELDS = ("type", "memory_limit", "file_ids", "network_policy", "host_mounts")
@@ -54,10 +58,14 @@ ContainerLike: TypeAlias = AutoContainerConfig | ExistingContainerRef | Mapping[
 
 @dataclass(frozen=True)
 class CodeInterpreterConfig:
-    """Configuration of code interpreter. Host mounts must be below `allowed_host_roots`, and need at least one."""
+    """Configuration of code interpreter. Host mounts must be below `allowed_host_roots`, and need at least one.
+
+    `file_types` are the types that host mounts may have; None accepts all types.
+    """
 
     container: ContainerLike = field(default_factory=AutoContainerConfig, hash=False)
     allowed_host_roots: tuple[str | os.PathLike[str], ...] = ()
+    file_types: FileTypes | None = REFUSE_UNSUPPORTED
 
 
 @dataclass(frozen=True)
@@ -116,9 +124,10 @@ class OpenAICodeInterpreterTool(ProviderTool[P, R, CodeInterpreterConfig], Gener
         self,
         *,
         name: str = "code_interpreter",
-        description: str = "Executes Python that the model wrote, in a sandboxed container.",
+        description: str = _DEFAULT_DESCRIPTION,
         container: ContainerLike | None = None,
         allowed_host_roots: Sequence[str | os.PathLike[str]] = (),
+        file_types: FileTypes | None = REFUSE_UNSUPPORTED,
         handle_provider_output: Callable[[R, ToolContext], ToolResult[R]] | None = None,
         handler: ToolHandler[P, R] | None = None,
         examples: Sequence[ToolExample[P, R]] = (),
@@ -134,14 +143,23 @@ class OpenAICodeInterpreterTool(ProviderTool[P, R, CodeInterpreterConfig], Gener
             accepts_overrides=accepts_overrides,
             provider="openai",
             capability="code_interpreter",
-            config=config or CodeInterpreterConfig(chosen, _check_roots(allowed_host_roots)),
+            config=config or CodeInterpreterConfig(chosen, _check_roots(allowed_host_roots), file_types),
             handle_provider_output=handle_provider_output,
         )
 
     @property
     def container(self) -> Any:  # noqa: ANN401 - a string or a dictionary, ready for any client's `tools=`
-        """The container in wire form. It has no host mounts: their files must be uploaded first."""
+        """The container in wire form. It has no host mounts: their files must be uploaded first.
+
+        This is for requests with the SDK alone, so it also installs the errors of `sdk_hints`.
+        """
+        sdk_hints.install()
         return container_param(self.config.container)
+
+    def prompt_text(self) -> str:
+        """Description and examples; empty for the default description, which tells the model nothing new."""
+        is_default = self.description == _DEFAULT_DESCRIPTION and not self.examples
+        return "" if is_default else super().prompt_text()
 
     def _types(self) -> tuple[Any, Any]:
         if self.type_arguments:

@@ -72,6 +72,7 @@ class FileSearch(Capability):
     config_type = FileSearchConfig
     fields = ("vector_store_ids", "max_num_results", "filters", "ranking_options")
     includes = ("file_search_call.results",)
+    missing = "vector stores, such as tool.with_config(FileSearchConfig(vector_store_ids=(…,)))"
     example = ProviderRan(FileSearchCall(("tea",)), ToolResult("", FileSearchResult((FileHit("f1", "a", "tea", 0.5),))))
 
     def declaration_fields(self, config: FileSearchConfig) -> Wire | None:

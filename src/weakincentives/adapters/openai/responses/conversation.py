@@ -39,12 +39,14 @@ from weakincentives.adapters.openai.wire import (
     rejected_tool_index,
     rejects_parameter,
 )
-from weakincentives.adapters.turn import ModelReply, ModelRequest, ToolChoice
+from weakincentives.adapters.turn import ModelReply, ModelRequest
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import NativeToolError, PromptEvaluationError, ProviderFault
-from weakincentives.prompt import RenderedPrompt, output_schema
+from weakincentives.prompt import RenderedPrompt, ToolChoice, output_schema
 
 if TYPE_CHECKING:
+    from openai import OpenAI
+
     from weakincentives.adapters.core import Evaluation
 
 _logger = logging.getLogger(__name__)
@@ -61,6 +63,14 @@ class _Toolset:
     params: ToolParams
     source: ContainerSource | None
     heads: dict[tuple[ToolChoice, str | None, bool, bool], bytes] = field(default_factory=dict[Any, bytes])
+
+
+def open_client(sdk: SdkClient, evaluation: Evaluation) -> OpenAI:
+    """The client of an evaluation. An error of its creation, such as a missing API key, names the prompt."""
+    try:
+        return sdk.open()
+    except ProviderFault as fault:
+        raise evaluation.error(f"no client could be created: {fault}") from fault
 
 
 class ResponsesConversation:
@@ -84,6 +94,7 @@ class ResponsesConversation:
         self._history, self._compactor = self._open_history(manager)
         self._prepare_tools(evaluation.rendered)
         self._container_id: str | None = None
+        self._request_id: str | None = None
 
     def __call__(self, request: ModelRequest) -> ModelReply:
         """Send one request and parse its response."""
@@ -97,6 +108,7 @@ class ResponsesConversation:
         except ProviderFault as fault:
             if (explained := self._explain(fault)) is None:
                 raise
+            explained.request_id = fault.request_id
             raise explained from fault
         except MalformedResponse as error:
             raise self._response_error(f"the answer is not of the Responses API: {error}", None) from error
@@ -104,6 +116,9 @@ class ResponsesConversation:
             reply = parse_response(response, self._tools.params, prompt_name=self._prompt_name)
         except MalformedResponse as error:
             raise self._response_error(f"the answer is not of the Responses API: {error}", response) from error
+        reply = replace(reply, request_id=self._request_id)
+        if reply.error is not None:
+            reply.error.request_id = self._request_id
         if self._compactor is None:
             return reply
         self._compactor.after_response(reply)
@@ -146,13 +161,31 @@ class ResponsesConversation:
         if len(sources) > 1:
             raise self._native_error(f"sections {keys} both supply a container: a prompt can have one of them")
         try:
-            return sources[0] if params.needs_container() else None
+            is_used = params.needs_container()
         except ToolConfigError as error:
             raise self._native_error(f"{error}: section {keys} supplies one. Remove one of them") from error
+        if not is_used and not self._may_open_native_tools(rendered):
+            raise self._native_error(
+                f"section {keys} supplies a container, but no tool runs code in it: enable code_interpreter, such as "
+                "with OpenAIAdapter(hosted_tools=OpenAIHostedToolsConfig(code_interpreter=True)), or remove the section"
+            )
+        return sources[0] if is_used else None
+
+    def _may_open_native_tools(self, rendered: RenderedPrompt[Any]) -> bool:
+        """Whether a summarized section, which the model may open later, has provider-run tools."""
+        parents = tuple(f"{path}." for path in rendered.summarized)
+        nodes = self._evaluation.prompt.template.nodes
+        hidden = [node.section for node in nodes if f"{node.path}.".startswith(parents)]
+        return any(
+            section.native_tools(section.default_params) or any(tool.declaration() for tool in section.tools())
+            for section in hidden
+        )
 
     def _plan_uploads(self) -> Uploads | None:
         try:
             uploads = plan_uploads(self._tools.params, self._evaluation.cleanup)
+            if uploads is not None:
+                uploads.check_file_types(open_client(self._sdk, self._evaluation))
         except ToolConfigError as error:
             raise self._native_error(str(error)) from error
         if uploads is not None and self._tools.source is not None:
@@ -241,13 +274,16 @@ class ResponsesConversation:
             self._tools.heads[key] = encode_json(self._head(request, params, extensions) | extra)
         seconds = None if request.deadline is None else request.deadline.remaining  # after the uploads of the head
         on_delta = self._evaluation.audit.notify_progress if self._config.stream else None
+        self._request_id = None
         try:
-            return self._sdk.send(self._history.body(self._tools.heads[key]), timeout=seconds, on_delta=on_delta)
+            answer = self._sdk.send(self._history.body(self._tools.heads[key]), timeout=seconds, on_delta=on_delta)
         except ProviderFault as fault:
             if not extensions or not rejects_parameter(fault.status, fault.payload, "include"):
                 raise
             self._sdk.extensions_were_refused()
             return self._send(request, params, container_id)
+        self._request_id = answer.request_id
+        return answer.body
 
     def _head(self, request: ModelRequest, params: ToolParams, extensions: Sequence[str]) -> Wire:
         """The request without its input. `extensions` are values of `include` that only some servers know."""
@@ -285,7 +321,7 @@ class ResponsesConversation:
         what = f"the response failed ({code or 'no code'}): {get_str(error, 'message') or 'no reason given'}"
         status = _RETRYABLE_CODES.get(code) or (400 if self._compactor and code in REPAIRABLE_CODES else None)
         if status is not None and not response.get("output"):  # calls that have run must not run twice
-            raise ProviderFault(what, status=status, payload=error)
+            raise ProviderFault(what, status=status, payload=error, request_id=self._request_id)
         raise self._response_error(what, response)
 
     def _explain(self, fault: ProviderFault) -> PromptEvaluationError | None:
@@ -312,7 +348,13 @@ class ResponsesConversation:
         return NativeToolError(what, prompt_name=self._prompt_name, phase="request")
 
     def _response_error(self, what: str, response: Wire | None) -> PromptEvaluationError:
-        return PromptEvaluationError(what, prompt_name=self._prompt_name, phase="response", provider_payload=response)
+        return PromptEvaluationError(
+            what,
+            prompt_name=self._prompt_name,
+            phase="response",
+            provider_payload=response,
+            request_id=self._request_id,
+        )
 
 
 def _described(one: NativeToolParam) -> str:

@@ -12,14 +12,12 @@ from weakincentives.adapters.openai.native_tools.registry import capabilities
 from weakincentives.adapters.openai.responses.declared_types import type_mismatch
 from weakincentives.adapters.openai.responses.history import encode_json
 from weakincentives.adapters.openai.wire import Wire, function_choice, function_tool
-from weakincentives.adapters.turn import NamedTool, ToolChoice
 from weakincentives.errors import NativeToolError
-from weakincentives.prompt import NativeDeclaration, RenderedPrompt
+from weakincentives.prompt import NamedTool, NativeDeclaration, RenderedPrompt, ToolChoice
 from weakincentives.prompt.native import BUILT_IN
+from weakincentives.prompt.tool import PLAIN_TOOL_CHOICES
 
 _logger = logging.getLogger(__name__)
-
-PLAIN_TOOL_CHOICES = ("auto", "none", "required")
 
 
 @dataclass(frozen=True)
@@ -163,6 +161,8 @@ def _native_tool_params(
             raise declaration_error(one, f"its config cannot be encoded as JSON: {error}", prompt_name) from error
         if one.tool is not None and (why := type_mismatch(one.tool, capability.example)):
             raise declaration_error(one, why, prompt_name)
+        if wire is None and one.tool is not None:  # the prompt's text describes this tool
+            raise declaration_error(one, f"it has nothing to work on: give it {capability.missing}", prompt_name)
         if wire is None:
             _logger.warning("%s (%s) has nothing to work on: it is left out of the request", one.name, one.origin)
         else:

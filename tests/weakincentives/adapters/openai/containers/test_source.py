@@ -159,12 +159,15 @@ def test_opened_section_supplies_the_container():
     assert containers(api) == [{"type": "auto", "memory_limit": "1g"}, "cntr_1"]
 
 
-def test_source_is_not_called_without_a_container_tool():
+def test_source_without_a_container_tool_is_refused_before_a_request():
     workspace = Workspace()
-    with responses_api(response(message("Done."))) as api:
+    with (
+        responses_api(response(message("Done."))) as api,
+        pytest.raises(NativeToolError, match=r"enable code_interpreter, such as .*code_interpreter=True"),
+    ):
         evaluate(api, workspace, hosted=OpenAIHostedToolsConfig(web_search=True))
 
-    assert workspace.calls == []
+    assert (api.requests, workspace.calls) == ([], [])
 
 
 def test_shell_shares_the_container():

@@ -153,7 +153,7 @@ def test_invalid_declaration_error_names_its_origin(section, expected):
 def test_config_of_another_tool_is_refused():
     declared = NativeDeclaration("web_search", "web_search", config=FileSearchConfig(), origin="somewhere")
     section = PlainSection(type="web_search")
-    section.native_tools = lambda params=None: (declared,)  # pyright: ignore[reportAttributeAccessIssue] - for this one
+    section.native_tools = lambda params=None: (declared,)
     with pytest.raises(NativeToolError, match="its config must be a WebSearchConfig"):
         params_of(render(section))
 
