@@ -138,7 +138,6 @@ COMPACTION = {
 ONLY_THE_URL = 'openai_base_url = "{url}/v1"\n'
 OWN_PROVIDER = """\
 model_provider = "antwort"
-model = "{model}"
 
 [model_providers.antwort]
 name = "antwort"
@@ -155,12 +154,15 @@ args = ["{PROGRAMS / "mcp_server.py"}"]
 IGNORE_WEB_SEARCH = {"tools": {"unavailable": "ignore"}}
 
 
+def own_provider(model: str) -> str:
+    return f'model = "{model}"\n{OWN_PROVIDER}'
+
+
 @dataclass(frozen=True)
 class Setup:
-    """A configuration of Codex, the name of the model that it sends, and the server."""
+    """A configuration of Codex, and the script and the settings of the server."""
 
     config: str
-    model: str
     script: dict[str, Any]
     server: dict[str, Any] = field(default_factory=dict)
     upgrades: bool = False
@@ -168,9 +170,9 @@ class Setup:
 
 
 SETUPS = {
-    "its default model, only the URL changed": Setup(ONLY_THE_URL, "gpt-6.1-sol", CODE_MODE, upgrades=True),
-    "its newest model": Setup(OWN_PROVIDER, "gpt-6-astra", CODE_MODE),
-    "a model that it does not know": Setup(OWN_PROVIDER, "scripted", FUNCTIONS, IGNORE_WEB_SEARCH),
+    "its default model, only the URL changed": Setup(ONLY_THE_URL, CODE_MODE, upgrades=True),
+    "its newest model": Setup(own_provider("gpt-6-astra"), CODE_MODE),
+    "a model that it does not know": Setup(own_provider("scripted"), FUNCTIONS, IGNORE_WEB_SEARCH),
 }
 
 
@@ -216,14 +218,14 @@ def completed(events: list[dict[str, Any]], kind: str) -> list[dict[str, Any]]:
 
 
 def created_responses(server: Server) -> list[tuple[str, bool]]:
-    """The model that each response was requested from, and whether the response is stored."""
+    """The model that gave each response, and whether the response is stored."""
     return [(line["model"], line["stored"]) for line in log_lines(server) if line.get("action") == "response.create"]
 
 
 @pytest.mark.parametrize("setup", SETUPS.values(), ids=SETUPS)
 def test_codex_edits_and_tests_a_repository_and_resumes(setup, tmp_path):
     with run_server(tmp_path / "server", setup.server, script=setup.script) as server:
-        codex = Codex(tmp_path, server, setup.config.replace("{model}", setup.model))
+        codex = Codex(tmp_path, server, setup.config)
         first = codex.run(TASK)
         second = codex.run("resume", "--last", NEXT_TASK)
         statuses = [line["status"] for line in requests(server)]
@@ -234,7 +236,7 @@ def test_codex_edits_and_tests_a_repository_and_resumes(setup, tmp_path):
     assert [item["status"] for item in completed(first, "file_change")] == ["completed"]
     assert [item["text"] for item in completed(first, "agent_message")] == ["The test passes."]
     assert [item["text"] for item in completed(second, "agent_message")] == ["PricesTest.test_total"]
-    assert responses == [(setup.model, False)] * 6
+    assert responses == [("scripted", False)] * 6
     assert [status for status in statuses if status != UPGRADE_REQUIRED] == [200] * 6
     assert (UPGRADE_REQUIRED in statuses) == setup.upgrades
 
@@ -242,7 +244,7 @@ def test_codex_edits_and_tests_a_repository_and_resumes(setup, tmp_path):
 def test_codex_searches_for_tools_calls_in_parallel_and_answers_in_a_schema(tmp_path):
     schema = tmp_path / "schema.json"
     schema.write_text(json.dumps(SCHEMA), encoding="utf-8")
-    config = OWN_PROVIDER.replace("{model}", "gpt-5.5") + MCP_SERVER
+    config = own_provider("gpt-5.5") + MCP_SERVER
     with run_server(tmp_path / "server", IGNORE_WEB_SEARCH, script=TOOL_SEARCH) as server:
         codex = Codex(tmp_path, server, config)
         events = codex.run("--output-schema", str(schema), TASK)
@@ -253,7 +255,7 @@ def test_codex_searches_for_tools_calls_in_parallel_and_answers_in_a_schema(tmp_
     assert sorted(item["exit_code"] for item in completed(events, "command_execution")) == [0, 1]
     assert [(item["server"], item["tool"]) for item in completed(events, "mcp_tool_call")] == [("crm", "customer")]
     assert [json.loads(item["text"]) for item in completed(events, "agent_message")] == [{"customer": "Ada Lovelace"}]
-    assert responses == [("gpt-5.5", False)] * 5
+    assert responses == [("scripted", False)] * 5
     assert statuses == [200] * 5
 
 
