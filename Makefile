@@ -96,7 +96,7 @@ lock: $(READY) ## Compile requirements/*.lock from pyproject.toml and requiremen
 	$(COMPILE) --output-file requirements/litellm.lock requirements/litellm.in
 	$(COMPILE) --output-file requirements/clients.lock requirements/clients.in
 	@$(MAKE) $(CLIENTS_VENV)/.locked
-	$(NPM) install --prefix tests/clients --package-lock-only --omit-lockfile-registry-resolved --silent
+	$(NPM) install --prefix tests/clients --package-lock-only --omit-lockfile-registry-resolved --loglevel error
 
 clean: ## Remove virtual environments, caches and build output
 	rm -rf .venv .venv-* .pytest_cache .ruff_cache .import_linter_cache .hypothesis .schemathesis build dist
@@ -134,5 +134,5 @@ $(CLIENTS_VENV)/.locked: requirements/clients.lock requirements/uv.lock scripts/
 $(CLIENTS_VENV)/node/.locked: $(CLIENTS_VENV)/.locked tests/clients/package.json tests/clients/package-lock.json
 	@echo "Installing the packages of tests/clients/package-lock.json …"
 	@mkdir -p $(@D) && cp tests/clients/package.json tests/clients/package-lock.json $(@D)
-	@$(NPM) ci --prefix $(@D) --silent
+	@$(NPM) ci --prefix $(@D) --loglevel error >/dev/null
 	@touch $@

@@ -27,8 +27,10 @@ def enter_network_namespace() -> None:
 
 
 if __name__ == "__main__":
+    if sys.platform != "linux":
+        sys.exit(f"{sys.argv[0]}: network namespaces need Linux; this is {sys.platform}")
     try:
         enter_network_namespace()
     except OSError as error:
-        sys.exit(f"{sys.argv[0]}: cannot create a network namespace: {error}. Linux with user namespaces is required.")
+        sys.exit(f"{sys.argv[0]}: no network namespace: {error}; run as root, or allow user namespaces on this host")
     os.execvp(sys.argv[1], sys.argv[1:])  # noqa: S606 - no shell

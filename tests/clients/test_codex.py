@@ -8,6 +8,7 @@ Codex keeps the history itself and sends `store: false`, so the turns are those 
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from dataclasses import dataclass, field
@@ -48,7 +49,7 @@ SCHEMA = {
     "additionalProperties": False,
 }
 UPGRADE_REQUIRED = 426
-RUN_TEST = f"{sys.executable} -B -m unittest test_prices.py"
+RUN_TEST = shlex.join([sys.executable, "-B", "-m", "unittest", "test_prices.py"])
 
 
 def call(name: str, **arguments: object) -> dict[str, Any]:
@@ -201,7 +202,7 @@ class Codex:
     def is_repaired(self) -> bool:
         """Whether the test passes, with the module as the patch changes it."""
         module = (self.repository / "prices.py").read_text(encoding="utf-8")
-        test = subprocess.run(RUN_TEST.split(), cwd=self.repository, capture_output=True, check=False)
+        test = subprocess.run(shlex.split(RUN_TEST), cwd=self.repository, capture_output=True, check=False)
         return module == FILES["prices.py"].replace(" - 1", "") and test.returncode == 0
 
     def run(self, *words: str) -> list[dict[str, Any]]:
