@@ -1,7 +1,7 @@
 """One small agent of each client library, unmodified: a function, the code interpreter, streams, and a second question.
 
-All libraries get address and key of the server from the environment. Those that demand a model name, or have a default
-one, send a name that this server has never seen.
+All get address and key of the server from the environment. The Agents SDKs send the name of their default model, the
+libraries one of OpenAI's; the server has a model of another name.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fixtures_clients import (
     run_client,
 )
 from fixtures_code_interpreter import call, code_server
+from fixtures_server import Server
 
 QUESTION = "How is the weather in Berlin, in Fahrenheit?"
 NEXT_QUESTION = "Which city and which temperature was that?"
@@ -30,7 +31,7 @@ ANSWER = "It is 69.8 °F in Berlin."
 SCRIPT = {
     "fragment": 5,
     "answers": [
-        # The city is in the function's output, the temperature in that of the code, so both are in the history.
+        # The city is in the output of the function, the temperature in the answer: both are in the history.
         {"when": {"text": NEXT_QUESTION}, "reply": [{"text": "<<find /21 degrees in Berlin|69\\.8 °F/>>"}]},
         {"when": {"output": "69.8"}, "reply": [{"text": "It is <<find /69\\.8/>> °F in Berlin."}]},
         {"when": {"output": "21 degrees"}, "reply": [call("print(21 * 9 / 5 + 32)")]},
@@ -59,7 +60,7 @@ class Client:
     requests: int
 
 
-CLIENTS = [
+AGENTS_SDKS = [
     Client(
         "openai_agents.py",
         DEVELOPMENT_PYTHON,
@@ -67,6 +68,8 @@ CLIENTS = [
         requests=7,
     ),
     Client("openai_agents.mjs", NODE, ["transfer_to_forecaster", "get_weather", "code_interpreter_call"], requests=7),
+]
+LIBRARIES = [
     Client("ai_sdk.mjs", NODE, ["get_weather", "code_interpreter"], requests=5),
     Client("langchain_agent.py", CLIENTS_PYTHON, ["get_weather", "code_interpreter"], requests=5),
     Client("pydantic_ai_agent.py", CLIENTS_PYTHON, ["get_weather", "code_execution"], requests=5),
@@ -80,15 +83,25 @@ def server(tmp_path_factory):
         yield running
 
 
-@pytest.mark.parametrize("client", CLIENTS, ids=lambda client: client.program)
-def test_agent_calls_a_function_and_the_code_interpreter_streams_and_continues(client, server, tmp_path):
-    (tmp_path / "node_modules").symlink_to(NODE_MODULES)
-    program = tmp_path / client.program
+@pytest.mark.parametrize("client", AGENTS_SDKS, ids=lambda client: client.program)
+def test_agents_sdk_runs_with_no_model_named(client, server, tmp_path):
+    check_agent(client, server, tmp_path)
+
+
+@pytest.mark.parametrize("client", LIBRARIES, ids=lambda client: client.program)
+def test_agent_of_a_library_runs_with_a_model_name_of_openai(client, server, tmp_path):
+    check_agent(client, server, tmp_path)
+
+
+def check_agent(client: Client, server: Server, directory: Path) -> None:
+    """Run the agent, and check the answers at once, streamed and to the second question, and the requests."""
+    (directory / "node_modules").symlink_to(NODE_MODULES)
+    program = directory / client.program
     program.write_text((PROGRAMS / client.program).read_text(encoding="utf-8"), encoding="utf-8")
-    environment = {**client_environment(tmp_path, server), "OPENAI_AGENTS_DISABLE_TRACING": "1"}
+    environment = {**client_environment(directory, server), "OPENAI_AGENTS_DISABLE_TRACING": "1"}
     before = len(requests(server))
 
-    output = run_client([client.interpreter, program, QUESTION, NEXT_QUESTION], tmp_path, environment)
+    output = run_client([client.interpreter, program, QUESTION, NEXT_QUESTION], directory, environment)
 
     result = json.loads(output)
     assert result["answer"] == ANSWER
