@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BENCH_VENV ?= .venv-bench
 LITELLM_VENV ?= .venv-litellm
+CLIENTS_VENV ?= .venv-clients
 
 # For `make demo`, `eval`, `model` and `serve`: a model name of `antwort model list`, and the port of the server.
 MODEL ?= qwen2.5-coder-1.5b
@@ -18,11 +19,14 @@ CODE := src tests examples bench scripts
 COMPILE := $(RUN) -m uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
 
+# npm of the environment of the clients: it runs the node beside it, and no script of a package.
+NPM = PATH="$(abspath $(CLIENTS_VENV))/bin:$$PATH" npm --ignore-scripts --no-audit --no-fund --no-update-notifier
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup demo serve model eval test test-all test-attacks test-faults test-model test-openai test-sandbox check static suite bench lock clean
+.PHONY: help setup demo serve model eval test test-all test-attacks test-clients test-faults test-model test-openai test-sandbox check static suite bench lock clean
 
 help: ## List the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -36,13 +40,16 @@ serve: model ## Start the server on loopback with the embedded model, and print 
 model: $(READY) ## Download the weights of the embedded model, 1.1 GB, unless they are cached (MODEL=… for another model)
 	@$(VENV)/bin/antwort model pull $(MODEL)
 
-test: static suite ## Run all checks and tests; separate: test-attacks, test-faults, test-model, test-openai, test-all
+test: static suite ## Run all checks and tests; separate: test-attacks, test-clients, test-faults, test-model, test-openai, test-all
 
 test-sandbox: $(READY) ## Run all sandbox tests, with the attack tests (minutes)
 	$(RUN) -m pytest -q -n 2 --dist loadfile tests/antwort/sandbox
 
 test-attacks: $(READY) ## Run the attack tests: code inside the sandbox tries to escape, as ordinary user and as root (minutes)
 	$(RUN) -m pytest -q -n 2 --dist loadfile tests/antwort/sandbox/attacks
+
+test-clients: $(READY) $(CLIENTS_VENV)/node/.locked ## Run programs of others against the server: Codex, both Agents SDKs, AI SDK, LangChain, … (Linux; minutes)
+	CLIENTS_VENV=$(CLIENTS_VENV) $(RUN) scripts/offline.py $(RUN) -m pytest -q -n 2 --dist loadfile tests/clients
 
 test-faults: $(READY) ## Run the crash test: kill the server 50 times, check that no response is lost or stuck (minutes)
 	KILLS=50 $(RUN) -m pytest -q tests/together/test_server_kills.py
@@ -72,7 +79,7 @@ static: $(READY)
 	$(RUN) scripts/dead_code.py $(CODE)
 
 suite: $(READY)
-	$(RUN) -m pytest -q -n 2 --dist loadfile -m "not model" --ignore tests/antwort/sandbox/attacks $(PYTEST_ARGS)
+	$(RUN) -m pytest -q -n 2 --dist loadfile -m "not model" --ignore tests/antwort/sandbox/attacks --ignore tests/clients $(PYTEST_ARGS)
 
 eval: $(READY) ## Run forty small tasks with a model and check its answers (MODEL=… for another model; minutes)
 	@$(RUN) bench/evaluate.py --model "$(MODEL)" $(EVAL_ARGS)
@@ -87,6 +94,9 @@ lock: $(READY) ## Compile requirements/*.lock from pyproject.toml and requiremen
 	$(COMPILE) --output-file requirements/dev.lock --constraints requirements/uv.lock --extra dev pyproject.toml
 	$(COMPILE) --output-file requirements/bench.lock requirements/bench.in
 	$(COMPILE) --output-file requirements/litellm.lock requirements/litellm.in
+	$(COMPILE) --output-file requirements/clients.lock requirements/clients.in
+	@$(MAKE) $(CLIENTS_VENV)/.locked
+	$(NPM) install --prefix tests/clients --package-lock-only --omit-lockfile-registry-resolved --loglevel error
 
 clean: ## Remove virtual environments, caches and build output
 	rm -rf .venv .venv-* .pytest_cache .ruff_cache .import_linter_cache .hypothesis .schemathesis build dist
@@ -113,4 +123,16 @@ $(BENCH_VENV)/.locked: requirements/bench.lock requirements/uv.lock scripts/set_
 $(LITELLM_VENV)/.locked: requirements/litellm.lock requirements/uv.lock scripts/set_up.py
 	@echo "Creating $(LITELLM_VENV) …"
 	@$(PYTHON) scripts/set_up.py $(LITELLM_VENV) requirements/litellm.lock
+	@touch $@
+
+$(CLIENTS_VENV)/.locked: requirements/clients.lock requirements/uv.lock scripts/set_up.py
+	@echo "Creating $(CLIENTS_VENV) …"
+	@$(PYTHON) scripts/set_up.py $(CLIENTS_VENV) requirements/clients.lock
+	@touch $@
+
+# Not in tests/clients, where the checks of this repository would read the packages.
+$(CLIENTS_VENV)/node/.locked: $(CLIENTS_VENV)/.locked tests/clients/package.json tests/clients/package-lock.json
+	@echo "Installing the packages of tests/clients/package-lock.json …"
+	@mkdir -p $(@D) && cp tests/clients/package.json tests/clients/package-lock.json $(@D)
+	@$(NPM) ci --prefix $(@D) --loglevel error >/dev/null
 	@touch $@

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -31,7 +32,7 @@ MAX_FILE_LINES = 700
 MAX_FUNCTION_LINES = 100
 MAX_MODULES_IN_FOLDER = 14
 GENERIC_NAMES = {"common", "helper", "helpers", "misc", "shared", "util", "utils"}
-TEST_FOLDERS_WITHOUT_SOURCE = {"attacks", "conformance", "together", "wire"}
+TEST_FOLDERS_WITHOUT_SOURCE = {"attacks", "clients", "conformance", "together", "wire"}
 
 PROGRAMS = [path for folder in ("bench", "examples", "scripts") for path in sorted((ROOT / folder).rglob("*.py"))]
 SOURCE_FILES = sorted(SOURCE.rglob("*.py"))
@@ -344,6 +345,17 @@ def test_lock_file_contains_only_pins_and_hashes(lock):
     lines = lock.read_text(encoding="utf-8").splitlines()
 
     assert [line for line in lines if not any(kind.fullmatch(line) for kind in (PIN, HASH, COMMENT))] == []
+
+
+def test_node_lock_file_contains_the_pins_of_its_package_file_and_no_addresses():
+    folder = TESTS / "clients"
+    pins = json.loads((folder / "package.json").read_text(encoding="utf-8"))["dependencies"]
+    packages = json.loads((folder / "package-lock.json").read_text(encoding="utf-8"))["packages"]
+    installed = {name: package for name, package in packages.items() if name}
+
+    assert {name: installed[f"node_modules/{name}"]["version"] for name in pins} == pins, "run `make lock`"
+    assert [name for name, package in installed.items() if "resolved" in package] == []
+    assert [name for name, package in installed.items() if not package.get("integrity", "").startswith("sha512-")] == []
 
 
 def test_dev_lock_satisfies_pyproject():

@@ -1,0 +1,49 @@
+"""A pydantic-ai agent with a function and the code interpreter."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+
+from pydantic_ai import Agent, CodeExecutionTool
+from pydantic_ai.capabilities import NativeTool
+from pydantic_ai.messages import BaseToolCallPart
+
+agent = Agent(
+    "openai-responses:gpt-5",
+    instructions="Answer questions about the weather.",
+    capabilities=[NativeTool(CodeExecutionTool())],
+)
+
+
+@agent.tool_plain
+def get_weather(city: str) -> str:
+    """The weather in a city."""
+    return f"21 degrees in {city}"
+
+
+async def main(question: str, next_question: str) -> None:
+    """Ask both questions, at once and streamed, and print the answers."""
+    at_once = await agent.run(question)
+    async with agent.run_stream(question) as streaming:
+        deltas = [delta async for delta in streaming.stream_text(delta=True, debounce_by=None)]
+    next_run = await agent.run(next_question, message_history=streaming.all_messages())
+    print(
+        json.dumps(
+            {
+                "answer": at_once.output,
+                "calls": [
+                    part.tool_name
+                    for message in at_once.all_messages()
+                    for part in message.parts
+                    if isinstance(part, BaseToolCallPart)
+                ],
+                "deltas": deltas,
+                "next_answer": next_run.output,
+            }
+        )
+    )
+
+
+asyncio.run(main(*sys.argv[1:]))
