@@ -171,6 +171,14 @@ def test_an_embedded_model_of_the_command_line_replaces_the_model_that_writes_su
     assert _apply_options(config, None, None, "qwen").compaction == CompactionSettings(threshold=9)
 
 
+def test_an_embedded_model_of_the_command_line_gets_all_aliases():
+    text = "models: {m: {kind: scripted, script: a}, default_for_unknown: false, aliases: {gpt-*: m, qwen: m}}"
+    models = _apply_options(parse(text, {}), None, None, "qwen").models
+
+    assert (list(models.named), models.default, models.aliases) == (["qwen"], "qwen", {"gpt-*": "qwen"})
+    assert models.default_for_unknown is False
+
+
 def test_a_locked_database_is_printed_without_a_traceback(run):
     Path("antwort.yaml").write_text("storage: {url: 'sqlite:///antwort.db', blobs: blobs}")
     with closing(sqlite3.connect("antwort.db", isolation_level=None)) as other:

@@ -16,7 +16,8 @@ LIMITS = {"max_body": 2_000_000, "max_file": 100_000, "body_timeout": 1.0}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with run_server(tmp_path_factory.mktemp("server"), {"server": LIMITS}) as running:
+    models = {"scripted": {"kind": "scripted", "script": "script.yaml"}, "default_for_unknown": False}
+    with run_server(tmp_path_factory.mktemp("server"), {"server": LIMITS, "models": models}) as running:
         yield running
 
 

@@ -33,7 +33,10 @@ class Weather(BaseModel):
 def server(tmp_path_factory):
     directory = tmp_path_factory.mktemp("server")
     key = create_key(directory, "key")
-    config = {"auth": {"keys_file": "keys.json", "requests_per_minute": 100_000, "concurrent_responses": 100}}
+    config = {
+        "auth": {"keys_file": "keys.json", "requests_per_minute": 100_000, "concurrent_responses": 100},
+        "models": {"scripted": {"kind": "scripted", "script": "script.yaml"}, "default_for_unknown": False},
+    }
     with run_server(directory, config, program=ROOT / "tests" / "support" / "fake_echo_provider.py") as running:
         running.keys["key"] = key
         yield running

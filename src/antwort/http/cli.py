@@ -60,7 +60,10 @@ def _apply_options(config: Config, host: str | None, port: int | None, model: st
     if model is None:
         return config
     name = Path(model).stem if model.endswith(".gguf") else model
-    models = msgspec.structs.replace(config.models, named={name: EmbeddedModel(model=model)}, default=name)
+    aliases = dict.fromkeys((alias for alias in config.models.aliases if alias != name), name)
+    models = msgspec.structs.replace(
+        config.models, named={name: EmbeddedModel(model=model)}, default=name, aliases=aliases
+    )
     compaction = msgspec.structs.replace(config.compaction, model=None)  # the models of the file are not served
     return msgspec.structs.replace(config, models=models, compaction=compaction)
 

@@ -180,8 +180,15 @@ def _describe_models(services: Services, source: str) -> str:
     if len(shown) > _MAX_MODELS_SHOWN:
         first = next(line for line, name in zip(shown, models.named, strict=True) if name == default)
         shown = [first, f"and {len(shown) - 1} more"]
-    unknown = "; unknown names get the default" if models.default_for_unknown else ""
-    return f"{', '.join(shown)}{unknown}: {source}"
+    aliases = f"; {_describe_aliases(models.aliases)}" if models.aliases else ""
+    unknown = "; unknown names get the default" if services.models.default_for_unknown else ""
+    return f"{', '.join(shown)}{aliases}{unknown}: {source}"
+
+
+def _describe_aliases(aliases: Mapping[str, str]) -> str:
+    shown = [f"{alias} = {model}" for alias, model in aliases.items()]
+    more = [f"and {len(shown) - _MAX_MODELS_SHOWN} more"] if len(shown) > _MAX_MODELS_SHOWN else []
+    return f"aliases: {', '.join([*shown[:_MAX_MODELS_SHOWN], *more])}"
 
 
 def _describe_code_interpreter(services: Services) -> str:

@@ -91,7 +91,9 @@ async def discover_models(
     )
     if models:
         default = _choose_default(list(models), environment.get(MODEL_VARIABLE))
-        settings = msgspec.structs.replace(settings, named=models, default=default)
+        # The configuration names no model, so its clients cannot be expected to know the names of these.
+        sends_unknown = settings.default_for_unknown is not False
+        settings = msgspec.structs.replace(settings, named=models, default=default, default_for_unknown=sends_unknown)
     return Discovery(settings, "; ".join(reasons))
 
 
