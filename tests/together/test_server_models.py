@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import openai
 import pytest
+from agents import Agent, OpenAIProvider, RunConfig, Runner
 from fixtures_server import run_server
 
 ALIASES = {"*-mini": "small", "gpt-*": "org/big", "gpt-4o": "small", "vendor/latest": "org/big"}
@@ -131,6 +133,16 @@ def test_with_one_model_every_name_gets_it(single):
         assert (created.output_text, created.model) == ("small answers", "gpt-5.9/newest")
         assert client.models.retrieve("gpt-5.9/newest").id == "gpt-5.9/newest"
         assert [model.id for model in client.models.list()] == ["small"]
+
+
+def test_the_agents_sdk_runs_with_no_model_named(single):
+    async def run():
+        async with openai.AsyncOpenAI(base_url=f"{single.url}/v1", api_key="none", max_retries=0) as client:
+            provider = OpenAIProvider(openai_client=client)
+            config = RunConfig(model_provider=provider, tracing_disabled=True)
+            return await Runner.run(Agent(name="Agent"), "Hello", run_config=config)
+
+    assert asyncio.run(run()).final_output == "small answers"
 
 
 def test_default_for_unknown_false_refuses_with_one_model_too(tmp_path):
