@@ -50,7 +50,7 @@ def client(request, server):
 
 def test_the_startup_banner_shows_what_is_on(server):
     assert "scripted (scripted, the default)" in server.banner
-    assert "auth       1 keys" in server.banner
+    assert "auth       1 key in keys.json" in server.banner
     assert "100000 requests per minute, 100 concurrent responses" in server.banner
     assert "tools      echo" in server.banner
     assert len(server.banner.splitlines()) < 24
