@@ -28,7 +28,7 @@ def http(server):
 
 
 def test_the_startup_banner_shows_what_is_off(server):
-    assert "off: no API keys, so only loopback clients are accepted" in server.banner
+    assert "off: no API keys in .antwort/keys.json, so only loopback clients are accepted" in server.banner
     assert "none run on the server" in server.banner
 
 
