@@ -75,6 +75,16 @@ class KeyFile:
         self.path = path
         self._file = PrivateFile(path)
 
+    def exists(self) -> bool:
+        """Whether there is a file, readable or not. A directory that cannot be searched is an error, not a no."""
+        try:
+            self.path.lstat()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise KeyFileError(f"Cannot tell whether there is a key file: {error}") from error
+        return True
+
     def read(self) -> list[Key]:
         """All keys, including revoked ones. A file that other users may read or write is rejected."""
         try:

@@ -1,19 +1,22 @@
-"""CLI: `antwort serve | sandbox | doctor | keys | model`. Each command is imported when it is used."""
+"""CLI: `antwort serve | sandbox | doctor | keys | model`. Each command is imported when it is used.
+
+A command whose extra is not installed is listed too: its help, and its error, say what to install.
+"""
 
 from __future__ import annotations
 
 import importlib
-from typing import Final
+from typing import Any
 
 import click
 
-_COMMANDS: Final = {
-    "doctor": "antwort.http.cli",
-    "keys": "antwort.http.cli",
-    "model": "antwort.models.embedded.cli",
-    "sandbox": "antwort.sandbox.cli",
-    "serve": "antwort.http.cli",
-}
+from antwort.extras import COMMANDS, explain_missing, require
+
+
+class MissingExtra(click.ClickException):
+    """A command needs an extra that is not installed."""
+
+    exit_code = 2
 
 
 class _LazyGroup(click.Group):
@@ -21,15 +24,38 @@ class _LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         del ctx
-        return sorted(_COMMANDS)
+        return sorted(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         del ctx
-        module = _COMMANDS.get(cmd_name)
-        if module is None:
+        if cmd_name not in COMMANDS:
             return None
-        command: click.Command = getattr(importlib.import_module(module), cmd_name)
+        module, extra = COMMANDS[cmd_name]
+        try:
+            require(extra)
+            command: click.Command = getattr(importlib.import_module(module), cmd_name)
+        except ModuleNotFoundError as error:
+            return _missing_command(cmd_name, explain_missing(error, extra))
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - as click declares it
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            command = ctx.invoked_subcommand or ""
+            raise MissingExtra(f"`antwort {command}` {explain_missing(error, COMMANDS[command].extra)}") from error
+
+
+def _missing_command(name: str, reason: str) -> click.Command:
+    """Stands in for a command that cannot be imported; takes any arguments, so that `--help` works after them too."""
+
+    def fail() -> None:
+        raise MissingExtra(f"`antwort {name}` {reason}")
+
+    text = f"{reason[0].upper()}{reason[1:]}"
+    settings = {"ignore_unknown_options": True, "allow_extra_args": True}
+    # \b: click does not wrap the line, so that the command in it can be copied.
+    return click.Command(name, context_settings=settings, callback=fail, help=f"\b\n{text}", short_help=text)
 
 
 @click.group(cls=_LazyGroup)

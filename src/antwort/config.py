@@ -24,7 +24,7 @@ _ERROR_RE = re.compile(r"^(?P<reason>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DO
 _UNKNOWN_FIELD_RE = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
 _URL_RE = re.compile(r"https?://[^\s/?#@]+/?")
 _PREFIX = "ANTWORT_"
-_MODELS_OPTIONS = ("default", "default_for_unknown", "discover")
+_MODELS_OPTIONS = ("aliases", "default", "default_for_unknown", "discover")
 _OTHER_VARIABLES = {"ANTWORT_CONFIG", "ANTWORT_MODEL_CACHE"}  # read by the CLI and the weights cache
 
 _MEMORY_LIMITS: tuple[MemoryLimit, ...] = get_args(MemoryLimit)
@@ -144,8 +144,11 @@ _MODEL_KINDS: dict[str, type[ModelSettings]] = {
 class ModelsSettings(_Section):
     """Configuration: the models by name. The first is the default unless `default` names another."""
 
+    aliases: dict[str, str] = field(default_factory=dict[str, str])
+    """Further names for configured models. A name may be a glob, such as `gpt-*`: see `antwort.models.aliases`."""
     default: str | None = None
-    default_for_unknown: bool = False
+    default_for_unknown: bool | None = None
+    """Whether unknown names get the default model. Default: yes, unless the configuration names several models."""
     discover: bool = True
     """Whether to search for a model when none is configured."""
     named: dict[str, ModelSettings] = field(default_factory=dict[str, ModelSettings])
@@ -162,6 +165,7 @@ class AuthSettings(_Section):
     """Configuration: API keys and rate limits. Without a key file the server accepts loopback connections only."""
 
     keys_file: str | None = None
+    """The file that `antwort keys` writes. Default: `keys.json` beside the blob directory, if it exists."""
     requests_per_minute: Positive | None = None
     """Default for keys without a limit of their own. Without a key file, the limit of all callers together."""
     concurrent_responses: Positive | None = None
@@ -264,6 +268,12 @@ class Config(_Section):
     log: LogSettings = field(default_factory=LogSettings)
 
 
+def api_keys_path(config: Config) -> Path:
+    """The file of the API keys: `auth.keys_file`, or its default beside the blob directory."""
+    configured = config.auth.keys_file
+    return Path(config.storage.blobs).parent / "keys.json" if configured is None else Path(configured)
+
+
 def compaction_keys_path(config: Config) -> Path:
     """The file of the sealing keys: `compaction.keys_file`, or its default beside the blob directory."""
     configured = config.compaction.keys_file
@@ -285,6 +295,8 @@ def parse(text: str, environment: Mapping[str, str], *, name: str = "configurati
     data = _with_variables(document.data, environment)
     models = _mapping(data.pop("models", {}), document, "models")
     options = {key: value for key, value in models.items() if key in _MODELS_OPTIONS}
+    if "aliases" in options:
+        options["aliases"] = _aliases(options["aliases"], document)
     config = document.convert({**data, "models": options}, Config, ())
     named = {key: _model(value, key, document) for key, value in models.items() if key not in options}
     config = msgspec.structs.replace(config, models=msgspec.structs.replace(config.models, named=named))
@@ -301,16 +313,18 @@ def _model(value: object, name: str, document: _Document) -> ModelSettings:
     return document.convert(settings, _MODEL_KINDS[cast("str", kind)], ("models", name))
 
 
+def _aliases(value: object, document: _Document) -> dict[str, str]:
+    """The aliases, with errors that name the alias: msgspec's messages name only the mapping."""
+    aliases = _mapping(value, document, "models.aliases")
+    for alias, target in aliases.items():
+        if not isinstance(target, str):
+            raise document.error(("models", "aliases", alias), f"expected the name of a model, got {target!r}")
+    return aliases
+
+
 def _check(config: Config, document: _Document) -> None:
+    _check_models(config.models, document)
     models = config.models
-    if models.default is not None and models.default not in models.named:
-        raise document.error(("models", "default"), f"no model {models.default!r} under `models`")
-    if models.default_for_unknown and not models.named:
-        raise document.error(("models", "default_for_unknown"), "no model is configured that could be the default")
-    for name, model in models.named.items():
-        if isinstance(model, _RetriedModel) and model.base_backoff > model.max_backoff:
-            path = ("models", name, "base_backoff")
-            raise document.error(path, f"must not exceed `max_backoff`, which is {model.max_backoff:g}")
     writer = config.compaction.model
     if writer is not None and writer not in models.named:
         raise document.error(("compaction", "model"), f"no model {writer!r} under `models`")
@@ -321,6 +335,25 @@ def _check(config: Config, document: _Document) -> None:
     if interpreter.sandbox_url is not None and not _URL_RE.fullmatch(interpreter.sandbox_url):
         path = ("providers", "code_interpreter", "sandbox_url")
         raise document.error(path, "must be a URL like `http://127.0.0.1:8090`")
+
+
+def _check_models(models: ModelsSettings, document: _Document) -> None:
+    if models.default is not None and models.default not in models.named:
+        raise document.error(("models", "default"), f"no model {models.default!r} under `models`")
+    if models.default_for_unknown and not models.named and not models.discover:
+        reason = "no model is configured that could be the default, and `models.discover` is off"
+        raise document.error(("models", "default_for_unknown"), reason)
+    for alias, target in models.aliases.items():
+        path = ("models", "aliases", alias)
+        if target not in models.named:
+            known = ", ".join(models.named) or "none"
+            raise document.error(path, f"no model {target!r} under `models`. Configured models: {known}.")
+        if alias in models.named:
+            raise document.error(path, "is the name of a configured model. Rename one of them, or remove the alias.")
+    for name, model in models.named.items():
+        if isinstance(model, _RetriedModel) and model.base_backoff > model.max_backoff:
+            path = ("models", name, "base_backoff")
+            raise document.error(path, f"must not exceed `max_backoff`, which is {model.max_backoff:g}")
 
 
 # ── YAML file ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -428,10 +461,16 @@ def _with_variables(data: dict[str, Any], environment: Mapping[str, str]) -> dic
             raise ConfigError(f"{variable}: unknown environment variable{_did_you_mean(variable, known)}")
         path, kind = known[variable]
         try:
-            data = _with_value(data, path, msgspec.convert(value, kind, strict=False))
-        except msgspec.ValidationError as error:
+            data = _with_value(data, path, msgspec.convert(_parse_variable(value, kind), kind, strict=False))
+        except (msgspec.ValidationError, yaml.YAMLError) as error:
             raise ConfigError(f"{variable}: {error}{_valid_values_hint(kind)}") from error
     return data
+
+
+def _parse_variable(value: str, kind: Any) -> object:  # noqa: ANN401 - any type
+    """Lists and mappings are written as in the file, in one line: `{gpt-*: coder}`."""
+    inner = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    return yaml.safe_load(value) if get_origin(inner) in {dict, list} else value
 
 
 def _secret_variables(data: Mapping[str, Any]) -> set[object]:

@@ -31,6 +31,16 @@ def test_a_key_authenticates_and_only_its_hash_is_stored(file):
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
 
 
+def test_a_key_file_exists_also_if_it_cannot_be_read_and_an_unknown_state_is_an_error(file, tmp_path):
+    assert not file.exists()
+    file.path.parent.mkdir()
+    file.path.symlink_to("nowhere")
+    assert file.exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(KeyFileError, match="Cannot tell whether there is a key file"):
+        KeyFile(tmp_path / "file" / "keys.json").exists()
+
+
 def test_keys_without_limits_get_the_defaults(file):
     _, secret = file.create("me", "acme", concurrent_responses=2)
     caller = Authenticator(file.read(), defaults=Caller("", "", 60, 9)).authenticate(f"bearer {secret}")

@@ -49,6 +49,61 @@ def test_keys_create_list_and_revoke(run):
     assert run("keys", "create", "me", "--tenant", "a b").exit_code == 1
 
 
+def test_keys_create_says_whether_the_server_uses_its_file(run, tmp_path):
+    Path("antwort.yaml").write_text("storage: {blobs: data/blobs}\nauth: {keys_file: state/keys.json}")
+    default = run("keys", "create", "me")
+    configured = run("keys", "--config", "antwort.yaml", "create", "me")
+    same = run("keys", "--config", "antwort.yaml", "--file", "state/keys.json", "create", "me")
+    other = run("keys", "--file", "other.json", "create", "me")
+
+    used = "`antwort serve` with the same configuration uses it, a running server within seconds"
+    assert "is in .antwort/keys.json" in default.stderr
+    assert "is in state/keys.json" in configured.stderr
+    assert [used in result.stderr for result in (default, configured, same, other)] == [True, True, True, False]
+    setting = f"unless you write `auth: {{keys_file: {tmp_path}/other.json}}`"
+    assert setting in other.stderr
+    Path("antwort.yaml").write_text("auths: 1")
+    broken = run("keys", "--config", "antwort.yaml", "--file", "other.json", "create", "me")
+    assert (broken.exit_code, setting in broken.stderr) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "content, mode, message",
+    [
+        ("", 0o600, "is not a key file"),
+        ("{}", 0o600, "has no valid key. Create one with `antwort keys create`"),
+        ('{"keys": []}', 0o600, "has no valid key"),
+        ('{"keys": []}', 0o640, "chmod 600"),
+        (None, 0o600, "The key file cannot be read"),
+    ],
+)
+@pytest.mark.parametrize("command", ["serve", "doctor"])
+def test_a_default_key_file_that_is_not_usable_is_an_error_at_start_and_never_no_authentication(
+    run, command, content, mode, message
+):
+    path = Path(".antwort/keys.json")
+    path.parent.mkdir()
+    if content is None:
+        path.symlink_to("nowhere")
+    else:
+        path.write_text(content)
+        path.chmod(mode)
+    Path("antwort.yaml").write_text("server: {port: 0}\nmodels: {discover: false}")
+    result = run(command, "--config", "antwort.yaml")
+
+    assert result.exit_code == 1
+    assert message in result.output
+
+
+def test_a_file_whose_keys_are_all_revoked_is_an_error_at_start(run):
+    key_id = run("keys", "create", "me").stdout.split("-")[2]
+    run("keys", "revoke", key_id)
+    result = run("serve", "--port", "0")
+
+    assert result.exit_code == 1
+    assert ".antwort/keys.json has no valid key" in result.output
+
+
 def key_ids(path=".antwort/compaction-keys.json"):
     return [key["id"] for key in json.loads(Path(path).read_text())["keys"]]
 
@@ -122,6 +177,7 @@ def test_doctor_checks_models_and_storage_without_creating_files(run):
     assert result.exit_code == 0
     assert "m (scripted) answers from its script" in result.output
     assert "storage        will be created on the first start: sqlite:///.antwort/antwort.db" in result.output
+    assert "keys           off: no API keys in .antwort/keys.json, so only loopback clients" in result.output
     assert "sealing keys   will be created on the first start: .antwort/compaction-keys.json" in result.output
     assert not Path(".antwort").exists()
     run("keys", "rotate-compaction")
@@ -169,6 +225,14 @@ def test_an_embedded_model_of_the_command_line_replaces_the_model_that_writes_su
 
     assert _apply_options(config, None, None, None).compaction.model == "m"
     assert _apply_options(config, None, None, "qwen").compaction == CompactionSettings(threshold=9)
+
+
+def test_an_embedded_model_of_the_command_line_gets_all_aliases():
+    text = "models: {m: {kind: scripted, script: a}, default_for_unknown: false, aliases: {gpt-*: m, qwen: m}}"
+    models = _apply_options(parse(text, {}), None, None, "qwen").models
+
+    assert (list(models.named), models.default, models.aliases) == (["qwen"], "qwen", {"gpt-*": "qwen"})
+    assert models.default_for_unknown is False
 
 
 def test_a_locked_database_is_printed_without_a_traceback(run):

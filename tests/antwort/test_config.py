@@ -11,6 +11,7 @@ from antwort.config import (
     ConfigError,
     EmbeddedModel,
     ScriptedModel,
+    api_keys_path,
     compaction_keys_path,
     load,
     parse,
@@ -43,6 +44,7 @@ def test_an_empty_configuration_has_defaults():
 
     assert (config.server.host, config.server.port) == ("127.0.0.1", 8080)
     assert config.models.named == {}
+    assert (config.models.aliases, config.models.default_for_unknown) == ({}, None)
     assert config.auth.keys_file is None
 
 
@@ -100,7 +102,28 @@ def test_a_complete_file_is_parsed():
         ("1: 2", "antwort.yaml: top level: must be a mapping with string keys"),
         ("a: [", "antwort.yaml, line 1: invalid YAML: expected the node content, but found '<stream end>'"),
         ("server: {port: 1}\nserver: {port: 2}", "antwort.yaml, line 2: duplicate key server"),
-        ("models: {default_for_unknown: true}", "antwort.yaml, line 1: models.default_for_unknown: no model"),
+        (
+            "models: {default_for_unknown: true, discover: false}",
+            "antwort.yaml, line 1: models.default_for_unknown: no model",
+        ),
+        (
+            "models:\n  m: {kind: scripted, script: a}\n  aliases:\n    gpt-4o: m\n    gpt-*: x",
+            "antwort.yaml, line 5: models.aliases.gpt-*: no model 'x' under `models`. Configured models: m.",
+        ),
+        (
+            "models:\n  aliases:\n    gpt-4o: m",
+            "antwort.yaml, line 3: models.aliases.gpt-4o: no model 'm' under `models`. Configured models: none.",
+        ),
+        (
+            "models:\n  m: {kind: scripted, script: a}\n  n: {kind: scripted, script: a}\n  aliases:\n    n: m",
+            "antwort.yaml, line 5: models.aliases.n: is the name of a configured model. Rename one of them",
+        ),
+        (
+            "models:\n  m: {kind: scripted, script: a}\n  aliases:\n    n: {kind: scripted}",
+            "antwort.yaml, line 4: models.aliases.n: expected the name of a model, got {'kind': 'scripted'}",
+        ),
+        ("models:\n  aliases: [m]", "antwort.yaml, line 2: models.aliases: must be a mapping with string keys"),
+        ("models:\n  aliases: {4: m}", "antwort.yaml, line 2: models.aliases: must be a mapping with string keys"),
         (
             "containers:\n  tiers: [8g]",
             "antwort.yaml, line 2: containers.tiers: invalid enum value '8g'. Valid values: 1g, 4g",
@@ -186,6 +209,12 @@ def test_compaction_settings_are_parsed():
     )
 
 
+def test_the_api_keys_are_beside_the_blobs_by_default():
+    assert api_keys_path(parse("", {})) == Path(".antwort/keys.json")
+    assert api_keys_path(parse("storage: {blobs: /a/b}", {})) == Path("/a/keys.json")
+    assert api_keys_path(parse("auth: {keys_file: c.json}", {})) == Path("c.json")
+
+
 def test_the_sealing_keys_are_beside_the_blobs_by_default():
     assert compaction_keys_path(parse("", {})) == Path(".antwort/compaction-keys.json")
     assert compaction_keys_path(parse("storage: {blobs: /a/b}", {})) == Path("/a/compaction-keys.json")
@@ -212,6 +241,19 @@ def test_variables_take_precedence_over_the_file():
     assert config.providers.code_interpreter.enabled is True
     assert config.models.default_for_unknown
     assert config.containers.expires_after == 0.5
+
+
+def test_a_variable_holds_a_list_or_mapping_as_in_the_file():
+    models = "models: {m: {kind: scripted, script: a}, aliases: {o3: m}}"
+    environment = {"ANTWORT_MODELS_ALIASES": "{gpt-*: m, gpt-4o: m}", "ANTWORT_CONTAINERS_TIERS": "[4g, 1g]"}
+    config = parse(models, environment)
+
+    assert config.models.aliases == {"gpt-*": "m", "gpt-4o": "m"}
+    assert list(config.models.aliases) == ["gpt-*", "gpt-4o"]
+    assert config.containers.tiers == ["4g", "1g"]
+    assert "models.aliases.a: no model 'x'" in error_message(models, {"ANTWORT_MODELS_ALIASES": "{a: x}"})
+    for broken in ("gpt-4o", "{gpt", "", "{a: [m]}", "[m]"):
+        assert error_message(models, {"ANTWORT_MODELS_ALIASES": broken}).startswith("ANTWORT_MODELS_ALIASES: ")
 
 
 def test_a_sandbox_token_variable_may_start_with_the_antwort_prefix():

@@ -180,6 +180,6 @@ def antwort_backend(directory: Path) -> Iterator[AntwortBackend]:
     """Run antwort."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "scenarios.yaml").write_text(json.dumps(SCRIPT), encoding="utf-8")
-    models = {"scripted": {"kind": "scripted", "script": "scenarios.yaml"}}
+    models = {"scripted": {"kind": "scripted", "script": "scenarios.yaml"}, "default_for_unknown": False}
     with run_server(directory, {"models": models, "providers": {"code_interpreter": {"enabled": True}}}) as server:
         yield AntwortBackend(server.url)

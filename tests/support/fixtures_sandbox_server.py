@@ -20,13 +20,16 @@ ROOT = Path(__file__).parents[2]
 class SandboxProcess:
     """A sandbox server that can be stopped and restarted at the same address."""
 
-    def __init__(self, directory: Path, environment: dict[str, str], settings: dict[str, str]) -> None:
+    def __init__(
+        self, directory: Path, environment: dict[str, str], settings: dict[str, str], python: str = sys.executable
+    ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         self.token = "a token of the tests"
         self._directory = directory
+        self._python = python
         self._environment = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(ROOT / "src"),
@@ -42,7 +45,7 @@ class SandboxProcess:
         """Start it, and wait until it is healthy."""
         path = self._directory / "sandbox.log"
         with path.open("ab") as log:
-            command = [sys.executable, "-m", "antwort", "sandbox"]
+            command = [self._python, "-m", "antwort", "sandbox"]
             self.process = subprocess.Popen(command, env=self._environment, cwd=self._directory, stdout=log, stderr=log)
         for _ in range(1500):
             assert self.process.poll() is None, path.read_text(encoding="utf-8")
@@ -78,10 +81,10 @@ class SandboxProcess:
 
 @contextmanager
 def sandbox_server(
-    directory: Path, environment: dict[str, str] | None = None, **settings: str
+    directory: Path, environment: dict[str, str] | None = None, *, python: str = sys.executable, **settings: str
 ) -> Iterator[SandboxProcess]:
-    """Run a sandbox server. `settings` are its `SANDBOX_*` variables."""
-    running = SandboxProcess(directory, environment or {}, settings)
+    """Run a sandbox server. `settings` are its `SANDBOX_*` variables; `python` may be that of another installation."""
+    running = SandboxProcess(directory, environment or {}, settings, python)
     try:
         yield running
     finally:

@@ -63,7 +63,8 @@ SCRIPT = {
 class Server:
     """A server process. `stop` sends SIGTERM, `kill` SIGKILL.
 
-    `program` runs instead of `antwort serve`; `command_prefix` is a wrapper command such as `unshare`.
+    `program` runs instead of `antwort serve`; `command_prefix` is a wrapper command such as `unshare`; `python` is the
+    interpreter of another installation, which `environment` must then keep from importing the source.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Server:
         script: dict | None = None,
         program: Path | None = None,
         command_prefix: Sequence[str] = (),
+        python: str = sys.executable,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "script.yaml").write_text(json.dumps(script or SCRIPT, ensure_ascii=False), encoding="utf-8")
@@ -85,7 +87,7 @@ class Server:
             "server": {"port": 0, **(config or {}).get("server", {})},
         }
         serve = ["-m", "antwort", "serve", "--config", "antwort.yaml"] if program is None else [str(program)]
-        self._command = [*command_prefix, sys.executable, *serve]
+        self._command = [*command_prefix, python, *serve]
         (directory / "antwort.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
         self.directory = directory
         self.sandbox: SandboxProcess | None = None
@@ -192,10 +194,11 @@ def run_server(directory: Path, config: dict | None = None, **options) -> Iterat
             server.log_file.close()
 
 
-def create_key(directory: Path, name: str, *options: str) -> str:
-    """Create an API key with the CLI, in `keys.json`."""
+def create_key(directory: Path, name: str, *options: str, file: str | None = "keys.json") -> str:
+    """Create an API key with the CLI, in this file; None is the default file."""
     directory.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "antwort", "keys", "create", name, *options]
+    keys = ["keys"] if file is None else ["keys", "--file", file]
+    command = [sys.executable, "-m", "antwort", *keys, "create", name, *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
     created = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=True)
     return created.stdout.strip()

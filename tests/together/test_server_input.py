@@ -16,7 +16,8 @@ LIMITS = {"max_body": 2_000_000, "max_file": 100_000, "body_timeout": 1.0}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with run_server(tmp_path_factory.mktemp("server"), {"server": LIMITS}) as running:
+    models = {"scripted": {"kind": "scripted", "script": "script.yaml"}, "default_for_unknown": False}
+    with run_server(tmp_path_factory.mktemp("server"), {"server": LIMITS, "models": models}) as running:
         yield running
 
 
@@ -27,7 +28,7 @@ def http(server):
 
 
 def test_the_startup_banner_shows_what_is_off(server):
-    assert "off: no API keys, so only loopback clients are accepted" in server.banner
+    assert "off: no API keys in .antwort/keys.json, so only loopback clients are accepted" in server.banner
     assert "none run on the server" in server.banner
 
 

@@ -33,7 +33,10 @@ class Weather(BaseModel):
 def server(tmp_path_factory):
     directory = tmp_path_factory.mktemp("server")
     key = create_key(directory, "key")
-    config = {"auth": {"keys_file": "keys.json", "requests_per_minute": 100_000, "concurrent_responses": 100}}
+    config = {
+        "auth": {"keys_file": "keys.json", "requests_per_minute": 100_000, "concurrent_responses": 100},
+        "models": {"scripted": {"kind": "scripted", "script": "script.yaml"}, "default_for_unknown": False},
+    }
     with run_server(directory, config, program=ROOT / "tests" / "support" / "fake_echo_provider.py") as running:
         running.keys["key"] = key
         yield running
@@ -47,7 +50,7 @@ def client(request, server):
 
 def test_the_startup_banner_shows_what_is_on(server):
     assert "scripted (scripted, the default)" in server.banner
-    assert "auth       1 keys" in server.banner
+    assert "auth       1 key in keys.json" in server.banner
     assert "100000 requests per minute, 100 concurrent responses" in server.banner
     assert "tools      echo" in server.banner
     assert len(server.banner.splitlines()) < 24

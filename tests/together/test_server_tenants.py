@@ -90,7 +90,7 @@ def test_a_revoked_key_stops_working_while_the_server_runs(server):
     key = server.keys["revoked"]
     with server.client(key) as client:
         assert client.models.list().data
-        command = [sys.executable, "-m", "antwort", "keys", "revoke", key.split("-")[2]]
+        command = [sys.executable, "-m", "antwort", "keys", "--file", "keys.json", "revoke", key.split("-")[2]]
         subprocess.run(
             command,
             cwd=server.directory,

@@ -27,6 +27,7 @@ Include: TypeAlias = Literal[
     "web_search_call.results",
 ]
 
+ModelName: TypeAlias = Annotated[str, Meta(max_length=512)]  # repeated in answers, stored and logged
 MetadataKey: TypeAlias = Annotated[str, Meta(max_length=64)]
 Metadata: TypeAlias = Annotated[dict[MetadataKey, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)]
 
@@ -98,7 +99,7 @@ class ConversationRef(Struct, forbid_unknown_fields=True):
 class InputParameters(Struct, forbid_unknown_fields=True, kw_only=True):
     """The parameters that determine the input tokens."""
 
-    model: str | None = None
+    model: ModelName | None = None
     input: str | Input | None = None
     instructions: str | None = None
     tools: Annotated[list[ToolDeclaration], Meta(max_length=2048)] | None = None

@@ -111,7 +111,8 @@ class Engine:
         return run
 
     async def _new_run(self, owner: Owner, request: CreateResponse, chosen: ChosenModel) -> ResponseRun:
-        response = initial_response(request, identifier=new_id("resp_"), model=chosen.name, created_at=self.now())
+        name = chosen.name if request.model is None else request.model
+        response = initial_response(request, identifier=new_id("resp_"), model=name, created_at=self.now())
         return await self._prepare(owner, request, response, chosen)
 
     async def _prepare(

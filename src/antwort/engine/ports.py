@@ -258,11 +258,11 @@ class Models(Protocol):
     """The configured models."""
 
     def find(self, name: str | None) -> ChosenModel:
-        """The model of this name, or the default model; `ApiError` 400 `model_not_found` if there is none."""
+        """The model of this name or alias; without a name the default model; `ApiError` 400 if there is none."""
         ...
 
     def names(self) -> list[str]:
-        """All model names that a request may use."""
+        """The names of the models, without aliases."""
         ...
 
 

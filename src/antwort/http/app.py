@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from antwort.auth import LOCAL, Authenticator, Caller, KeyFile, KeyFileError
-from antwort.config import AuthSettings, Config, ConfigError, compaction_keys_path
+from antwort.config import AuthSettings, Config, ConfigError, api_keys_path, compaction_keys_path
 from antwort.containers import Containers
 from antwort.containers.sandboxes import Backend, open_backend
 from antwort.engine.background import Background
@@ -140,14 +140,20 @@ def _providers(config: Config, store: Store, running: Containers | None) -> Iter
 
 
 def open_authenticator(config: Config) -> Authenticator:
-    """The authenticator. Without a key file the server must listen on a loopback address."""
-    auth = config.auth
-    if auth.keys_file is not None:
-        return Authenticator(KeyFile(Path(auth.keys_file)).read(), defaults=_default_limits(auth))
+    """The authenticator. Without a key file the server must listen on a loopback address.
+
+    A key file that exists is used: one that is not readable, or has no valid key, never means "no authentication".
+    """
+    auth, file = config.auth, KeyFile(api_keys_path(config))
+    if auth.keys_file is not None or file.exists():
+        authenticator = Authenticator(file.read(), defaults=_default_limits(auth))
+        if authenticator.count == 0:
+            raise KeyFileError(f"{file.path} has no valid key. Create one with `antwort keys create`.")
+        return authenticator
     if not is_loopback(config.server.host.strip("[]")):
         raise ConfigError(
-            f"server.host: {config.server.host} is not a loopback address, and there are no keys. Create one with "
-            "`antwort keys create` and set auth.keys_file to its file, or listen on 127.0.0.1."
+            f"server.host: {config.server.host} is not a loopback address, and there are no keys in {file.path}. "
+            "Create one with `antwort keys create`, or listen on 127.0.0.1."
         )
     return Authenticator(None, defaults=_default_limits(auth))
 
@@ -165,13 +171,12 @@ def _periodic_tasks(services: Services) -> Iterator[Coroutine[Any, Any, None]]:
 
 async def _reload_keys_and_sweep_files(services: Services) -> None:
     """Reload the key files, so that revoked and rotated keys take effect, and delete expired files."""
-    keys_file, sealing_keys_file = services.config.auth.keys_file, compaction_keys_path(services.config)
+    key_file, sealing_keys_file = KeyFile(api_keys_path(services.config)), compaction_keys_path(services.config)
     loop = asyncio.get_running_loop()
     last_sweep = loop.time()
     while True:
         await asyncio.sleep(_KEY_RELOAD_SECONDS)
-        if keys_file is not None:
-            await _reload_keys(services.authenticator, Path(keys_file))
+        await _reload_keys(services.authenticator, key_file)
         await _reload_sealing_keys(services.engine.sealer, sealing_keys_file)
         if loop.time() - last_sweep > _FILE_SWEEP_SECONDS:
             last_sweep = loop.time()
@@ -193,11 +198,22 @@ async def _expire_containers(running: Containers) -> None:
             log.exception("container_sweep_failed")
 
 
-async def _reload_keys(authenticator: Authenticator, path: Path) -> None:
+async def _reload_keys(authenticator: Authenticator, file: KeyFile) -> None:
+    """Take over changes of the key file. A file that appears turns authentication on; nothing turns it off."""
+    had_keys = authenticator.requires_key
     try:
-        authenticator.replace(await asyncio.to_thread(KeyFile(path).read))
+        if not had_keys and not await asyncio.to_thread(file.exists):
+            return
+        keys = await asyncio.to_thread(file.read)
     except KeyFileError:
-        log.error("key_reload_failed", path=path.name, reason="the previous keys stay valid")
+        reason = "the previous keys stay valid" if had_keys else "every request is refused until it can be read"
+        log.error("key_reload_failed", path=file.path.name, reason=reason)
+        if not had_keys:
+            authenticator.replace([])
+        return
+    if not had_keys:
+        log.warning("authentication_enabled", path=file.path.name, reason="the key file was created")
+    authenticator.replace(keys)
 
 
 async def _reload_sealing_keys(sealer: Sealer, path: Path) -> None:

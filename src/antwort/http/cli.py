@@ -13,11 +13,14 @@ import msgspec
 from msgspec import Struct
 
 from antwort.auth import KeyFile, KeyFileError
-from antwort.config import Config, ConfigError, EmbeddedModel, compaction_keys_path, load
+from antwort.extras import explain_missing, require
 from antwort.private_file import PrivateFileError
 
 if TYPE_CHECKING:
+    from antwort.config import Config
     from antwort.sealing import SealingKeys
+
+# The modules of the extra `server` are imported by the functions that need them, so that `--help` works without it.
 
 _FILE_PATH = click.Path(path_type=Path, dir_okay=False)
 _CONFIG = click.option("--config", type=_FILE_PATH, envvar="ANTWORT_CONFIG", help="The configuration, a YAML file.")
@@ -39,6 +42,7 @@ def serve(config: Path | None, host: str | None, port: int | None, model: str | 
     If the configuration has no model, the server searches for one: OPENAI_API_KEY or OPENAI_BASE_URL, a model server
     on this machine, the embedded model.
     """
+    from antwort.config import ConfigError, load  # noqa: PLC0415 - needs an optional extra
     from antwort.engine.stores import StoreFault  # noqa: PLC0415 - slow to import, and only this command needs it
     from antwort.http.server import run  # noqa: PLC0415 - likewise slow
     from antwort.storage import UnusableStore  # noqa: PLC0415 - likewise slow
@@ -55,12 +59,17 @@ def serve(config: Path | None, host: str | None, port: int | None, model: str | 
 
 
 def _apply_options(config: Config, host: str | None, port: int | None, model: str | None) -> Config:
+    from antwort.config import EmbeddedModel  # noqa: PLC0415 - needs an optional extra
+
     options = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     config = msgspec.structs.replace(config, server=msgspec.structs.replace(config.server, **options))
     if model is None:
         return config
     name = Path(model).stem if model.endswith(".gguf") else model
-    models = msgspec.structs.replace(config.models, named={name: EmbeddedModel(model=model)}, default=name)
+    aliases = dict.fromkeys((alias for alias in config.models.aliases if alias != name), name)
+    models = msgspec.structs.replace(
+        config.models, named={name: EmbeddedModel(model=model)}, default=name, aliases=aliases
+    )
     compaction = msgspec.structs.replace(config.compaction, model=None)  # the models of the file are not served
     return msgspec.structs.replace(config, models=models, compaction=compaction)
 
@@ -75,10 +84,23 @@ class _KeysOptions(Struct, frozen=True):
     config: Path | None
 
     def key_file(self) -> KeyFile:
-        return KeyFile(self.path or Path(_load(self.config).auth.keys_file or "keys.json"))
+        from antwort.config import api_keys_path  # noqa: PLC0415 - needs an optional extra
+
+        return KeyFile(self.path or api_keys_path(_load(self.config)))
+
+    def is_used_by_server(self) -> bool:
+        """Whether `antwort serve` with the same configuration reads this key file."""
+        from antwort.config import ConfigError, api_keys_path, load  # noqa: PLC0415 - needs an optional extra
+
+        try:
+            return self.path is None or self.path.absolute() == api_keys_path(load(self.config, os.environ)).absolute()
+        except ConfigError:
+            return False
 
 
 def _load(config: Path | None) -> Config:
+    from antwort.config import ConfigError, load  # noqa: PLC0415 - needs an optional extra
+
     try:
         return load(config, os.environ)
     except ConfigError as error:
@@ -110,6 +132,13 @@ def create(options: _KeysOptions, name: str, tenant: str, **limits: int | None) 
     click.echo(secret)
     message = f"Key {key.id} of tenant {key.tenant} is in {file.path}. The secret is not shown again: store it safely."
     click.echo(message, err=True)
+    if options.is_used_by_server():
+        used = (
+            "`antwort serve` with the same configuration uses it, a running server within seconds: requests need a key."
+        )
+    else:
+        used = f"`antwort serve` does not use this file unless you write `auth: {{keys_file: {file.path.absolute()}}}`."
+    click.echo(used, err=True)
 
 
 @keys.command("list")
@@ -153,6 +182,8 @@ def rotate_compaction(options: _KeysOptions, config: Path | None, keep: int | No
         raise click.UsageError(
             "--file names the file of the API keys; `compaction.keys_file` names that of these keys."
         )
+    from antwort.config import compaction_keys_path  # noqa: PLC0415 - needs an optional extra
+
     path = compaction_keys_path(_load(config or options.config))
     try:
         before, after = _rotate(path, keep)
@@ -200,45 +231,66 @@ def _count_keys(ring: SealingKeys) -> str:
 def doctor(context: click.Context, config: Path | None) -> None:
     """Check the configuration, models, storage and sandbox, and report what works.
 
-    Creates and changes nothing, and sends no request that costs money.
+    Creates and changes nothing, and sends no request that costs money. Without the extra `server` only the sandbox is
+    checked, and without the extra `sandbox` only the rest.
     """
+    try:
+        is_working = _check_server(config)
+    except ModuleNotFoundError as error:
+        if config is not None:
+            raise
+        click.echo(f"server         {explain_missing(error, 'server')}")
+        is_working = True
+    try:
+        require("sandbox")
+        from antwort.sandbox.cli import doctor as isolation  # noqa: PLC0415 - slow, and needs an optional extra
+    except ModuleNotFoundError as error:
+        click.echo(f"sandbox        {explain_missing(error, 'sandbox')}")
+    else:
+        context.invoke(isolation)
+    if not is_working:
+        raise click.ClickException("a model is not usable; see above")
+
+
+def _check_server(config: Path | None) -> bool:
+    """Check and report everything but the sandbox; returns whether all models are usable."""
+    from antwort.config import ConfigError, compaction_keys_path, load  # noqa: PLC0415 - needs an optional extra
     from antwort.http.app import open_authenticator  # noqa: PLC0415 - slow to import, and only this command needs it
-    from antwort.models.discovery import check_model, discover_models  # noqa: PLC0415 - likewise slow
-    from antwort.models.registry import kind_of, open_models  # noqa: PLC0415 - likewise slow
+    from antwort.http.server import describe_keys  # noqa: PLC0415 - likewise slow
     from antwort.storage import UnusableStore, inspect_store  # noqa: PLC0415 - likewise slow
-    from antwort.telemetry import Metrics, configure_logging  # noqa: PLC0415 - likewise slow
+    from antwort.telemetry import configure_logging  # noqa: PLC0415 - likewise slow
 
     configure_logging("error", "text")  # the results are printed below; errors say why a model does not start
-
-    async def check_models(settings: Config) -> bool:
-        open_authenticator(settings)
-        found = await discover_models(settings.models, os.environ, own_port=settings.server.port)
-        models = open_models(found.models, Metrics(), os.environ)
-        click.echo(f"models         {found.reason}" if found.models.named else f"models         none: {found.reason}")
-        try:
-            working = True
-            for name in [name for name in models.names() if name == models.default or found.models is settings.models]:
-                model = found.models.named[name]
-                state = await check_model(models.find(name), model, os.environ)
-                click.echo(f"{'':15}{name} ({kind_of(model)}) {state.detail}")
-                working = working and state.is_usable
-        finally:
-            await models.aclose()
-        return working
-
     try:
         settings = load(config, os.environ)
         click.echo("configuration  ok")
-        working = asyncio.run(check_models(settings))
+        authenticator = open_authenticator(settings)
+        is_working = asyncio.run(_check_models(settings))
         storage = inspect_store(settings.storage.url, Path(settings.storage.blobs))
         sealing = _sealing_state(compaction_keys_path(settings))
     except (ConfigError, PrivateFileError, UnusableStore) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"storage        {storage}: {settings.storage.url}")
-    click.echo(f"keys           {settings.auth.keys_file or 'none: loopback only'}")
+    click.echo(f"keys           {describe_keys(authenticator, settings)}")
     click.echo(f"sealing keys   {sealing}: {compaction_keys_path(settings)}")
-    from antwort.sandbox.cli import doctor as isolation  # noqa: PLC0415 - likewise slow
+    return is_working
 
-    context.invoke(isolation)
-    if not working:
-        raise click.ClickException("a model is not usable; see above")
+
+async def _check_models(settings: Config) -> bool:
+    from antwort.models.discovery import check_model, discover_models  # noqa: PLC0415 - slow to import
+    from antwort.models.registry import kind_of, open_models  # noqa: PLC0415 - likewise slow
+    from antwort.telemetry import Metrics  # noqa: PLC0415 - likewise slow
+
+    found = await discover_models(settings.models, os.environ, own_port=settings.server.port)
+    models = open_models(found.models, Metrics(), os.environ)
+    click.echo(f"models         {found.reason}" if found.models.named else f"models         none: {found.reason}")
+    try:
+        is_working = True
+        for name in [name for name in models.names() if name == models.default or found.models is settings.models]:
+            model = found.models.named[name]
+            state = await check_model(models.find(name), model, os.environ)
+            click.echo(f"{'':15}{name} ({kind_of(model)}) {state.detail}")
+            is_working = is_working and state.is_usable
+    finally:
+        await models.aclose()
+    return is_working

@@ -83,7 +83,7 @@ class RequestMiddleware:
         if cross_origin_violation(scope["headers"]) is not None:
             message = (
                 "Without API keys this server answers only programs on its own machine that use a loopback name "
-                "(127.0.0.1, [::1], localhost), and no web pages. Configure `auth.keys_file` for other clients."
+                "(127.0.0.1, [::1], localhost), and no web pages. `antwort keys create` makes keys for others."
             )
             raise ApiError(403, message, code="forbidden")
 

@@ -12,7 +12,8 @@ from types import FrameType
 import msgspec
 import uvicorn
 
-from antwort.config import Config, ConfigError
+from antwort.auth import Authenticator
+from antwort.config import Config, ConfigError, api_keys_path
 from antwort.http.app import make_app, open_authenticator, open_services
 from antwort.http.protocol import connection_limiter
 from antwort.http.services import Services
@@ -149,19 +150,25 @@ def startup_banner(services: Services, listener: socket.socket, models_source: s
     """One line per feature: URL, models and where they come from, storage, authentication, limits, tools, endpoints."""
     config = services.config
     tools = [provider.name for provider in services.registry.providers]
-    no_keys = "off: no API keys, so only loopback clients are accepted"
-    auth = f"{services.authenticator.count} keys" if services.authenticator.requires_key else no_keys
     lines = [
         f"antwort    {_url(services, listener)}",
         f"models     {_describe_models(services, models_source)}",
         f"storage    {config.storage.url.partition('?')[0]}, files in {config.storage.blobs}",
-        f"auth       {auth}",
+        f"auth       {describe_keys(services.authenticator, config)}",
         f"limits     {_describe_limits(config)}",
         f"code       {_describe_code_interpreter(services)}",
         f"tools      {', '.join(tools) or 'none run on the server: function calls are returned to the client'}",
         "metrics    /metrics; OpenAPI: /openapi.json; health: /healthz, /readyz",
     ]
     return "\n".join(lines)
+
+
+def describe_keys(authenticator: Authenticator, config: Config) -> str:
+    """The API keys and their file, for the operator."""
+    path = api_keys_path(config)
+    if not authenticator.requires_key:
+        return f"off: no API keys in {path}, so only loopback clients are accepted; `antwort keys create` turns it on"
+    return f"{authenticator.count} {'key' if authenticator.count == 1 else 'keys'} in {path}; every request needs one"
 
 
 def _url(services: Services, listener: socket.socket) -> str:
@@ -180,8 +187,15 @@ def _describe_models(services: Services, source: str) -> str:
     if len(shown) > _MAX_MODELS_SHOWN:
         first = next(line for line, name in zip(shown, models.named, strict=True) if name == default)
         shown = [first, f"and {len(shown) - 1} more"]
-    unknown = "; unknown names get the default" if models.default_for_unknown else ""
-    return f"{', '.join(shown)}{unknown}: {source}"
+    aliases = f"; {_describe_aliases(models.aliases)}" if models.aliases else ""
+    unknown = "; unknown names get the default" if services.models.default_for_unknown else ""
+    return f"{', '.join(shown)}{aliases}{unknown}: {source}"
+
+
+def _describe_aliases(aliases: Mapping[str, str]) -> str:
+    shown = [f"{alias} = {model}" for alias, model in aliases.items()]
+    more = [f"and {len(shown) - _MAX_MODELS_SHOWN} more"] if len(shown) > _MAX_MODELS_SHOWN else []
+    return f"aliases: {', '.join([*shown[:_MAX_MODELS_SHOWN], *more])}"
 
 
 def _describe_code_interpreter(services: Services) -> str:

@@ -80,7 +80,7 @@ class Services:
         try:
             yield
         finally:
-            name = run.response.model if run.response.model in self.models.names() else "other"
+            name = self.models.resolve(run.response.model) or "other"
             self.active_responses.pop(run.response.id, None)
             self.metrics.running.dec()
             self.metrics.responses.labels(name, run.response.status).inc()

@@ -20,6 +20,7 @@ from msgspec import Struct
 from antwort.api.items import read
 from antwort.config import ChatCompletionsModel, EmbeddedModel, ModelSettings, ModelsSettings, ResponsesModel
 from antwort.engine.ports import ChosenModel, ModelFault, ModelRequest
+from antwort.extras import explain_missing, install_command
 from antwort.net.origin import is_loopback
 
 API_KEY_VARIABLE: Final = "OPENAI_API_KEY"
@@ -91,7 +92,9 @@ async def discover_models(
     )
     if models:
         default = _choose_default(list(models), environment.get(MODEL_VARIABLE))
-        settings = msgspec.structs.replace(settings, named=models, default=default)
+        # The configuration names no model, so its clients cannot be expected to know the names of these.
+        sends_unknown = settings.default_for_unknown is not False
+        settings = msgspec.structs.replace(settings, named=models, default=default, default_for_unknown=sends_unknown)
     return Discovery(settings, "; ".join(reasons))
 
 
@@ -134,11 +137,11 @@ async def _from_local_servers(servers: Sequence[LocalServer], reasons: list[str]
 def _from_embedded(environment: Mapping[str, str], reasons: list[str]) -> _Models | None:
     try:
         from antwort.models import embedded  # noqa: PLC0415 - needs an optional extra
-    except ImportError:
-        reasons.append("no other model found, and the embedded one needs the extra `model`, which is not installed")
+    except ModuleNotFoundError as error:
+        reasons.append(f"no other model found, and the embedded one {explain_missing(error, 'model')}")
         return None
     if not embedded.available():
-        reasons.append("no other model found, and the embedded one needs llama.cpp: install the extra `model`")
+        reasons.append(f"no other model found, and the embedded one needs llama.cpp: {install_command('model')}")
         return None
     try:
         embedded.find_weights(None, embedded.WeightsCache(environment=environment))

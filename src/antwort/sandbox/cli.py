@@ -10,6 +10,7 @@ from typing import Final
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from antwort.sandbox.errors import SandboxServerError
@@ -80,7 +81,7 @@ def doctor() -> None:
     found = hosts.probe()
     table = Table("protection", "state", "purpose", title="Isolation of untrusted code on this host")
     for row in found.lines():
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     console = Console()
     console.print(table)
     if found.missing:

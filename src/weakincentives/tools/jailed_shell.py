@@ -33,7 +33,9 @@ from weakincentives.tools.shell import CommandOutput, ShellCall
 
 WORKSPACE = "/workspace"
 
-_NOT_INSTALLED = "bubblewrap is not installed: install weakincentives[sandbox], or the system's bubblewrap package"
+_NOT_INSTALLED = (
+    "bubblewrap is not installed: pip install 'weakincentives[sandbox]', or the system's bubblewrap package"
+)
 _UID = "1000"
 _SYSTEM_DIRECTORIES = ("bin", "sbin", "lib", "lib32", "lib64")
 _ETC_FILES = ("/etc/ld.so.cache", "/etc/alternatives")

@@ -24,6 +24,8 @@ from antwort.models.discovery import (
 )
 from antwort.models.embedded import DEFAULT_MODEL, Embedded, Supervisor, WeightsCache
 from antwort.models.embedded.weights import CACHE_VARIABLE, get_weights
+from antwort.models.registry import open_models
+from antwort.telemetry import Metrics
 
 pytestmark = pytest.mark.anyio
 
@@ -124,6 +126,18 @@ async def test_openai_model_selects_the_default(server, environment_without_mode
     assert (await discover(environment)).models.default == "gpt-a"
     assert (await discover({**environment, "OPENAI_MODEL": "gpt-b"})).models.default == "gpt-b"
     assert (await discover({**environment, "OPENAI_MODEL": "unknown"})).models.default == "gpt-a"
+
+
+async def test_unknown_names_get_the_default_of_discovered_models_unless_that_is_off(
+    server, environment_without_models
+):
+    for setting, expected in ((None, "small"), (True, "small"), (False, None)):
+        found = await discover(environment_without_models, server.address, default_for_unknown=setting)
+        models = open_models(found.models, Metrics(), environment_without_models)
+
+        assert models.names() == ["small", "large"]
+        assert models.resolve("gpt-6") == expected
+        await models.aclose()
 
 
 async def test_the_first_local_server_with_models_is_used(server, environment_without_models, unused_port):

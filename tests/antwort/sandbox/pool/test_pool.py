@@ -134,7 +134,7 @@ async def test_cancelling_during_eviction_leaks_no_process(monkeypatch):
 
 
 async def test_a_missing_stack_names_the_extra_to_install():
-    with pytest.raises(CannotStart, match=r"\[sandbox\] extra"):
+    with pytest.raises(CannotStart, match=r"pip install 'weakincentives\[sandbox\]'"):
         Pool(probe(), modules=("surely_not_installed",))
 
 
