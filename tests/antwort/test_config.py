@@ -48,6 +48,13 @@ def test_an_empty_configuration_has_defaults():
     assert config.auth.keys_file is None
 
 
+def test_unavailable_tools_are_refused_unless_the_configuration_ignores_them():
+    assert load(None, {}).tools.unavailable == "refuse"
+    assert parse("tools: {unavailable: ignore}", {}).tools.unavailable == "ignore"
+    assert parse("", {"ANTWORT_TOOLS_UNAVAILABLE": "ignore"}).tools.unavailable == "ignore"
+    assert "tools.unavailable" in error_message("tools: {unavailable: drop}")
+
+
 def test_embedded_model_settings_are_parsed_and_validated():
     text = "models: {discover: false, m: {kind: embedded, context: 4096, parallel: 1, threads: 3}}"
     models = parse(text, {"ANTWORT_MODEL_CACHE": "elsewhere"}).models

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, field
 from antwort.api import items
 from antwort.api.errors import invalid, malformed, missing_parameter
 from antwort.api.items import GivenItem, Item, Paired
-from antwort.api.tools import Chosen, McpTool, NamespaceTool, ToolDeclaration, members, tool_name, tool_type
+from antwort.api.tools import MAX_TOOLS, Chosen, NamespaceTool, ToolDeclaration, members, tool_name, tool_type
 
 T = TypeVar("T")
 
@@ -102,7 +102,7 @@ class InputParameters(Struct, forbid_unknown_fields=True, kw_only=True):
     model: ModelName | None = None
     input: str | Input | None = None
     instructions: str | None = None
-    tools: Annotated[list[ToolDeclaration], Meta(max_length=2048)] | None = None
+    tools: Annotated[list[ToolDeclaration], Meta(max_length=MAX_TOOLS)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     previous_response_id: str | None = None
@@ -295,12 +295,3 @@ def chosen_tools(choice: ToolChoice | None) -> list[Chosen]:
     if not isinstance(choice, Chosen):
         return []
     return (choice.tools or []) if choice.several else [choice]
-
-
-def matches(choice: Chosen, tool: ToolDeclaration) -> bool:
-    """Whether a `tool_choice` names this tool."""
-    if choice.type in ("function", "custom"):
-        return tool_type(tool) == choice.type and tool_name(tool) == choice.name
-    if isinstance(tool, McpTool) and choice.type == "mcp":
-        return tool.server_label == choice.server_label
-    return tool_type(tool) == choice.type.removesuffix("_preview")

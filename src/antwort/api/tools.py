@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
+
+MAX_TOOLS: Final = 2048
+"""Maximum tools of a request."""
 
 MemoryLimit: TypeAlias = Literal["1g", "4g", "16g", "64g"]
 Name: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
@@ -54,7 +57,7 @@ class NamespaceTool(_Tool, tag="namespace"):
 
     name: Name
     description: str
-    tools: Annotated[list[FunctionTool | CustomTool], Meta(max_length=2048)]
+    tools: Annotated[list[FunctionTool | CustomTool], Meta(max_length=MAX_TOOLS)]
 
 
 class ToolSearchTool(_Tool, tag="tool_search"):

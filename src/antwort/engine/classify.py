@@ -9,8 +9,18 @@ from typing import Protocol, TypeAlias
 import msgspec
 
 from antwort.api.errors import ApiError, invalid
-from antwort.api.requests import ToolChoice, chosen_tools, matches
-from antwort.api.tools import Chosen, CustomTool, FunctionTool, GrammarFormat, ToolSearchTool, tool_name, tool_type
+from antwort.api.requests import ToolChoice, chosen_tools
+from antwort.api.tools import (
+    Chosen,
+    CustomTool,
+    FunctionTool,
+    GrammarFormat,
+    McpTool,
+    ToolDeclaration,
+    ToolSearchTool,
+    tool_name,
+    tool_type,
+)
 from antwort.engine.declared.names import TOOL_SEARCH, ToolNames
 from antwort.engine.declared.tools import DeclaredTool, is_function
 from antwort.engine.ports import FREE_TEXT, Choice, FunctionSpec, MustCall, ToolRegistry
@@ -87,7 +97,8 @@ def check_tool_types(tools: Sequence[DeclaredTool], registry: ToolRegistry) -> N
     """`ApiError` 400 for a tool type that no provider runs. Looks nothing up."""
     for declared in tools:
         if not is_available(declared, registry):
-            raise _not_available(tool_type(declared.tool), f"{declared.param}.type")
+            param = f"{declared.param}.type" if declared.param.endswith("]") else declared.param
+            raise _not_available(tool_type(declared.tool), param)
 
 
 def _not_available(kind: str, param: str) -> ApiError:
@@ -97,41 +108,70 @@ def _not_available(kind: str, param: str) -> ApiError:
 def check_choice(choice: ToolChoice, tools: Sequence[DeclaredTool], ignored: Sequence[DeclaredTool] = ()) -> None:
     """`ApiError` 400 for a choice that no tool fulfils. `ignored` tools are declared and not available."""
     several = choice if isinstance(choice, Chosen) and choice.several else None
+    selectable, lacking = _Selectable(tools), _Selectable(ignored)
     for chosen in chosen_tools(choice):
-        if _selected(chosen, tools):
+        if selectable.select(chosen):
             continue
-        if not _selected(chosen, ignored):
+        if not lacking.select(chosen):
             named = chosen.name or chosen.server_label or chosen.type
             raise invalid(f"Tool choice '{named}' not found in 'tools' parameter.", param="tool_choice")
         if several is None:
             raise _not_available(chosen.type, "tool_choice")
-    is_unfulfillable = several is not None and several.mode == "required" and not _allowed(several, tools)
+    is_unfulfillable = several is not None and several.mode == "required" and not _allowed(several, selectable)
     if is_unfulfillable or (choice == "required" and not tools):
         raise invalid("Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice")
 
 
-def _selected(choice: Chosen, tools: Sequence[DeclaredTool]) -> list[int]:
-    """The tools that a choice names, by index. A name can be that of functions in several namespaces."""
-    if choice.type == "namespace":
-        return [index for index, one in enumerate(tools) if one.namespace and one.namespace.name == choice.name]
-    found = [index for index, one in enumerate(tools) if matches(choice, one.tool)]
-    return [index for index in found if tools[index].namespace is None] or found
+class _Selectable:
+    """The tools by what a `tool_choice` can name them by, as their indexes."""
+
+    def __init__(self, tools: Sequence[DeclaredTool]) -> None:
+        self._plain: dict[tuple[str, str | None], list[int]] = {}
+        self._in_namespaces: dict[tuple[str, str | None], list[int]] = {}
+        for index, one in enumerate(tools):
+            named = self._plain if one.namespace is None else self._in_namespaces
+            named.setdefault(_choice_key(one.tool), []).append(index)
+            if one.namespace is not None:
+                named.setdefault(("namespace", one.namespace.name), []).append(index)
+
+    def select(self, choice: Chosen) -> list[int]:
+        """The tools that a choice names. A name can be that of functions in several namespaces."""
+        match choice.type:
+            case "function" | "custom" | "namespace":
+                key = choice.type, choice.name
+            case "mcp":
+                key = choice.type, choice.server_label
+            case _:
+                key = choice.type.removesuffix("_preview"), None
+        return self._plain.get(key) or self._in_namespaces.get(key) or []
 
 
-def _allowed(choice: ToolChoice, tools: Sequence[DeclaredTool]) -> set[int] | None:
-    """The tools that a choice allows, by index; None if it allows all."""
+def _choice_key(tool: ToolDeclaration) -> tuple[str, str | None]:
+    if isinstance(tool, McpTool):
+        return "mcp", tool.server_label
+    return tool_type(tool), tool_name(tool) if is_function(tool) else None
+
+
+def _allowed(choice: ToolChoice, tools: _Selectable) -> set[int] | None:
+    """The tools that a choice allows, by index; None if it allows all.
+
+    If the name of a forced function is that of several, only these are offered.
+    """
     if not isinstance(choice, Chosen):
         return None
-    selected = [_selected(chosen, tools) for chosen in chosen_tools(choice)]
-    # Forced is one of several functions with the same name, so no other is offered.
-    return {index for one in selected for index in one} if choice.several or len(selected[0]) > 1 else None
+    found = [tools.select(chosen) for chosen in chosen_tools(choice)]
+    if not choice.several and len(found[0]) == 1:
+        return None
+    distinct = {id(indexes): indexes for indexes in found}  # a choice may repeat a name of many functions
+    return {index for indexes in distinct.values() for index in indexes}
 
 
 def classify(tools: Sequence[DeclaredTool], choice: ToolChoice, prepared: Mapping[int, HasSpecs]) -> Offer:
     """The offer to the model. `prepared` holds every hosted tool, by its index in `tools`."""
     specs: list[FunctionSpec] = []
     owners: dict[str, FunctionOwner] = {}
-    allowed = _allowed(choice, tools)
+    selectable = _Selectable(tools)
+    allowed = _allowed(choice, selectable)
     taken = {tool_name(one.tool) for one in tools if one.namespace is None}
     names = ToolNames(taken | {spec.name for tool in prepared.values() for spec in tool.specs})
     described: set[str] = set()
@@ -150,7 +190,7 @@ def classify(tools: Sequence[DeclaredTool], choice: ToolChoice, prepared: Mappin
             specs += offered
     callable_names = set[str]() if choice == "none" else {spec.name for spec in specs}
     forbidden = frozenset(owners.keys() - callable_names)
-    model_choice = _model_choice(choice, tools, prepared, names)
+    model_choice = _model_choice(choice, tools, selectable, prepared, names)
     demanded = _demanded(model_choice, owners, callable_names)
     return Offer(tuple(specs), owners, model_choice, forbidden, demanded, names)
 
@@ -198,13 +238,17 @@ def _namespaced(declared: DeclaredTool, names: ToolNames, *, is_first: bool) -> 
 
 
 def _model_choice(
-    choice: ToolChoice, tools: Sequence[DeclaredTool], prepared: Mapping[int, HasSpecs], names: ToolNames
+    choice: ToolChoice,
+    tools: Sequence[DeclaredTool],
+    selectable: _Selectable,
+    prepared: Mapping[int, HasSpecs],
+    names: ToolNames,
 ) -> Choice:
     if not isinstance(choice, Chosen):
         return choice
     if choice.several:
         return choice.mode or "auto"
-    first, *more = _selected(choice, tools)
+    first, *more = selectable.select(choice)
     if more:
         return "required"
     one = tools[first]

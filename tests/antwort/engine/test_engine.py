@@ -143,6 +143,8 @@ async def test_a_background_response_is_resumed_after_a_kill_unless_it_had_secre
     async with engine_at(tmp_path) as engine:
         plain = await engine.start(US, request(background=True))
         secret = await engine.start(US, request(background=True, tools=[MCP]))
+        added = {"type": "additional_tools", "role": "developer", "tools": [MCP]}
+        await engine.start(US, request(background=True, input=[added, {"role": "user", "content": "hello"}]))
         foreground = await engine.start(US, request())
     async with engine_at(tmp_path) as engine:
         again = await engine.recover()

@@ -8,17 +8,19 @@ client has brought them; without such a search they are offered at once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import msgspec
 
 from antwort.api import items
+from antwort.api.errors import invalid
 from antwort.api.ids import new_id
 from antwort.api.items import AdditionalTools, Item, ToolSearchOutput
 from antwort.api.requests import CreateResponse
 from antwort.api.secrets import without_secrets
 from antwort.api.tools import (
+    MAX_TOOLS,
     CustomTool,
     FunctionTool,
     McpTool,
@@ -35,10 +37,11 @@ _Key: TypeAlias = tuple[str | None, str, str]
 
 @dataclass(frozen=True)
 class DeclaredTool:
-    """A tool that is no namespace, the namespace that it is in, and the path of its declaration in the request."""
+    """A tool that is no namespace, and the namespace that it is in."""
 
     tool: ToolDeclaration
     param: str
+    """The path of its declaration in the request; of one in the stored history, the parameter that names that."""
     namespace: NamespaceTool | None = None
     is_found: bool = False
     """Whether a tool search brought it."""
@@ -79,9 +82,14 @@ def declared_tools(
     source = source if request.previous_response_id is None else "previous_response_id"
     found = {tool.key: tool for tool in declare(request.tools or ())}
     for item in before:
-        found |= {tool.key: tool for tool in _brought_by(item, source)}
+        found |= {tool.key: replace(tool, param=source) for tool in _brought_by(item, "")}
     for index, item in enumerate(given[start:], start):
         found |= {tool.key: tool for tool in _brought_by(item, f"input[{index}].tools")}
+    if len(found) > MAX_TOOLS:
+        message = (
+            f"The request and the items of its history declare {len(found)} tools; at most {MAX_TOOLS} are possible."
+        )
+        raise invalid(message, param="tools", code="array_above_max_length")
     searches = any(isinstance(one.tool, ToolSearchTool) and one.tool.is_client_side for one in found.values())
     return [tool for tool in found.values() if not (searches and tool.is_deferred)]
 

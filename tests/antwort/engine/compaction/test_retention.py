@@ -55,6 +55,26 @@ def test_the_order_of_the_window():
     assert not has_role(summary, "user")
 
 
+def test_the_tools_of_items_stay_in_one_item_before_everything_else():
+    tools = [{"type": "function", "name": name} for name in ("a", "b")]
+    added = items.read({"type": "additional_tools", "role": "developer", "tools": tools[:1]})
+    search = items.read({"type": "tool_search_call", "call_id": "c", "execution": "client", "arguments": {}})
+    found = items.read({"type": "tool_search_output", "call_id": "c", "execution": "client", "tools": tools[1:]})
+    asked, summary = message("asked"), message("summary", id="cmp_1")
+    small = Budgets(summary=100, users=100, calls=0)
+
+    kept, *rest = retain([added, asked, search, found, ANSWER], small).window(summary)
+    assert (kept.type, [tool["name"] for tool in kept.raw["tools"]]) == ("additional_tools", ["a", "b"])
+    assert raws(rest) == raws([asked, summary])
+    _, *rest = retain([added, asked, search, found, ANSWER], BUDGETS).window(summary)
+    assert raws(rest) == raws([asked, summary, search, found])
+
+
+def test_a_tool_search_of_a_server_waits_for_no_output():
+    search = items.read({"type": "tool_search_call", "call_id": None, "execution": "server", "arguments": {}})
+    assert retain([message("asked"), search, ANSWER], BUDGETS).open_calls == []
+
+
 def test_all_instructions_stay_once():
     rules = [message("one", "system"), message("two", "developer"), message("one", "system")]
     history = [*rules, message("x" * 4000), ANSWER, message("three", "developer"), ANSWER]
