@@ -109,7 +109,7 @@ def test_faults_of_a_scripted_model_are_neither_retried_nor_open_the_circuit_bre
     assert fold(asyncio.run(collect(model, make_request()))).text == "Done."
 
 
-def test_which_models_encrypt_reasoning(tmp_path):
+def test_which_models_encrypt_and_summarize_reasoning(tmp_path):
     sealing = tmp_path / "sealing.yaml"
     sealing.write_text("answers: [{reply: [{text: Hi}]}, {reply: [{sealed: gAAAA}, {text: Hi}]}]")
     upstream = "base_url: 'http://127.0.0.1:1/v1'"
@@ -120,6 +120,7 @@ def test_which_models_encrypt_reasoning(tmp_path):
     )
 
     assert [models.find(name).encrypts_reasoning for name in "acde"] == [False, False, True, True]
+    assert [models.find(name).summarizes_reasoning for name in "acde"] == [False, False, True, False]
     assert [models.find(name).context_window for name in "acde"] == [None] * 4
 
 

@@ -14,7 +14,9 @@ from waiting import wait_until, wait_until_async
 
 from antwort.engine.ports import ModelFault
 from antwort.models import RetryingModel
+from antwort.models.circuit_breaker import CircuitBreakers, CircuitOpen
 from antwort.models.embedded import Embedded, Supervisor
+from antwort.models.retry import RetryPolicy
 from antwort.testing.model import collect, fold, make_request
 
 pytestmark = pytest.mark.anyio
@@ -62,6 +64,21 @@ async def test_process_death_during_an_answer_is_a_fault_and_the_next_one_succee
     LlamaReply(text="Complete").write(script)
 
     assert fold(await collect(model, make_request())).text == "Complete"
+
+
+async def test_an_open_circuit_breaker_does_not_start_the_process_again(supervisor_and_script, instrumentation):
+    supervisor, script = supervisor_and_script
+    options = {"policy": RetryPolicy(attempts=1), "breakers": CircuitBreakers(threshold=2)}
+    model = RetryingModel(Embedded(supervisor), instrumentation=instrumentation, **options)
+    LlamaReply(text="An incomplete answer", exits=True).write(script)
+    for _ in range(2):
+        with pytest.raises(ModelFault, match="ended before it was complete"):
+            await collect(model, make_request())
+    last = supervisor.pid
+
+    with pytest.raises(CircuitOpen):
+        await collect(model, make_request())
+    assert supervisor.pid == last
 
 
 async def test_aclose_stops_the_process_for_good(supervisor_and_script):
