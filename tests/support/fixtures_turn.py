@@ -13,7 +13,7 @@ from antwort.api.events import AnyEvent, ToolProgress, kind_of
 from antwort.api.items import Annotation, Item
 from antwort.api.requests import CreateResponse, check, decode, read_input
 from antwort.api.responses import Response, Usage, initial_response
-from antwort.api.tools import FileSearchTool, ToolDeclaration
+from antwort.api.tools import ToolDeclaration, tool_type
 from antwort.engine.classify import check_tool_types, classify, is_hosted
 from antwort.engine.hosted_tools import HostedTool, HostedTools
 from antwort.engine.ports import (
@@ -72,8 +72,10 @@ class EchoTools:
         self.opened = 0
         self.leases = 0
 
+    tool_types: Sequence[str] = ("file_search",)
+
     def supports(self, tool: ToolDeclaration) -> bool:
-        return isinstance(tool, FileSearchTool)
+        return tool_type(tool) in self.tool_types
 
     async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> PreparedTool:
         return self
@@ -123,7 +125,7 @@ class TurnRunner:
         parsed = decode(msgspec.json.encode({"model": "m", "input": "hi", **request}), CreateResponse)
         check(parsed)
         response = initial_response(parsed, identifier="resp_1", model="m", created_at=1)
-        check_tool_types(response.tools, self.tools)
+        check_tool_types(response.tools, response.tool_choice, self.tools)
         hosted = prepared(response.tools, self.tools)
         self._hosted = HostedTools(
             {i: HostedTool("file_search", tool, tuple(tool.specs), tool.reads_files) for i, tool in hosted.items()}

@@ -6,9 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
-from antwort.api.errors import invalid
+from antwort.api.errors import ApiError, invalid, unsupported_value
 from antwort.api.requests import ToolChoice, chosen_tools, matches
-from antwort.api.tools import Chosen, CustomTool, FunctionTool, GrammarFormat, ToolDeclaration, tool_type
+from antwort.api.tools import (
+    CLIENT_TOOL_TYPES,
+    KNOWN_TOOL_TYPES,
+    Chosen,
+    CustomTool,
+    FunctionTool,
+    GrammarFormat,
+    ToolDeclaration,
+    tool_type,
+)
 from antwort.engine.ports import FREE_TEXT, Choice, FunctionSpec, MustCall, ToolRegistry
 
 
@@ -60,12 +69,29 @@ def is_hosted(tool: ToolDeclaration) -> bool:
     return not isinstance(tool, (FunctionTool, CustomTool))
 
 
-def check_tool_types(tools: Sequence[ToolDeclaration], registry: ToolRegistry) -> None:
-    """`ApiError` 400 for a tool type that no provider runs. Looks nothing up."""
+def available_tool_types(registry: ToolRegistry) -> list[str]:
+    """The tool types that a request may declare: those that the client runs, and those of the providers."""
+    return [*CLIENT_TOOL_TYPES, *registry.tool_types]
+
+
+def check_tool_types(tools: Sequence[ToolDeclaration], choice: ToolChoice | None, registry: ToolRegistry) -> None:
+    """`ApiError` 400 for a declared or chosen tool type that no provider runs. Looks nothing up."""
     for index, tool in enumerate(tools):
         if is_hosted(tool) and not registry.supports(tool):
-            message = f"Tool type '{tool_type(tool)}' is not available on this server."
-            raise invalid(message, param=f"tools[{index}].type")
+            raise _unavailable(tool_type(tool), f"tools[{index}].type", registry)
+    available = available_tool_types(registry)
+    for index, chosen in enumerate(chosen_tools(choice)):
+        several = isinstance(choice, Chosen) and choice.several
+        param = f"tool_choice.tools[{index}].type" if several else "tool_choice.type"
+        if chosen.type not in KNOWN_TOOL_TYPES:
+            raise unsupported_value(chosen.type, available, param)
+        if not {chosen.type, chosen.type.removesuffix("_preview")} & set(available):
+            raise _unavailable(chosen.type, param, registry)
+
+
+def _unavailable(kind: str, param: str, registry: ToolRegistry) -> ApiError:
+    available = ", ".join(map(repr, available_tool_types(registry)))
+    return invalid(f"Tool type '{kind}' is not available on this server. Available types: {available}.", param=param)
 
 
 def classify(tools: Sequence[ToolDeclaration], choice: ToolChoice, prepared: Mapping[int, HasSpecs]) -> Offer:

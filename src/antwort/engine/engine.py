@@ -59,7 +59,7 @@ class Engine:
 
     async def start(self, owner: Owner, request: CreateResponse) -> ResponseRun:
         """Validate the request, prepare its response, and store that it began."""
-        check(request)
+        self._check(request)
         check_input(request)
         run = await self._new_run(owner, request, self.models.find(request.model))
         if run.is_stored:
@@ -68,14 +68,14 @@ class Engine:
 
     async def count_tokens(self, owner: Owner, request: CreateResponse) -> int:
         """How many input tokens a request would have."""
-        check(request)
+        self._check(request)
         chosen = self.models.find(request.model)
         run = await self._new_run(owner, request, chosen)
         return await chosen.model.count_tokens(run.model_request())
 
     async def compact(self, owner: Owner, request: CreateResponse) -> CompactedResponse:
         """Compact the history of a request. Nothing of it is stored."""
-        check(request)
+        self._check(request)
         check_input(request)
         chosen = self.models.find(request.model)
         request = msgspec.structs.replace(request, store=False, input=_with_trigger(request.input))
@@ -102,10 +102,15 @@ class Engine:
         response = initial_response(
             request, identifier=stored.response.id, model=stored.response.model, created_at=stored.response.created_at
         )
+        check_tool_types(request.tools or [], request.tool_choice, self.tools)  # the configuration may have changed
         run = await self._prepare(owner, request, response, self.models.find(request.model))
         # Drops the events that the earlier process stored. Preparing has not crashed, so only the run is counted.
         await self._write_begun(run, resumed)
         return run
+
+    def _check(self, request: CreateResponse) -> None:
+        check_tool_types(request.tools or [], request.tool_choice, self.tools)
+        check(request)
 
     async def _new_run(self, owner: Owner, request: CreateResponse, chosen: ChosenModel) -> ResponseRun:
         response = initial_response(request, identifier=new_id("resp_"), model=chosen.name, created_at=self.now())
@@ -116,7 +121,6 @@ class Engine:
     ) -> ResponseRun:
         """Everything that can be wrong with a request is an error here, before anything is sent or stored."""
         tools = request.tools or []  # with the secrets that `response.tools` leaves out
-        check_tool_types(tools, self.tools)
         sealer = TenantSealer(self.sealer, owner.tenant)
         context = await load_context(request, owner, self.store, sealer, chosen)
         check_outputs(context)

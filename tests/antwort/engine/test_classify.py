@@ -42,10 +42,21 @@ def test_every_declared_tool_is_client_side_or_server_side():
 
 
 def test_an_unsupported_tool_type_is_refused_by_name():
-    check_tool_types(TOOLS, EchoTools())
+    check_tool_types(TOOLS, None, EchoTools())
     with pytest.raises(ApiError, match="'web_search' is not available on this server") as caught:
-        check_tool_types([*TOOLS, WebSearchTool()], EchoTools())
+        check_tool_types([*TOOLS, WebSearchTool()], None, EchoTools())
     assert caught.value.param == "tools[3].type"
+
+
+@pytest.mark.parametrize("kind", ["computer", "web_search_preview", "computer_use"])
+def test_an_unsupported_tool_choice_is_refused_with_the_available_types(kind):
+    available = "Available types: 'function', 'custom', 'file_search'"
+    with pytest.raises(ApiError, match=f"'{kind}' is not available on this server. {available}") as caught:
+        check_tool_types([], Chosen(kind), EchoTools())
+    assert caught.value.param == "tool_choice.type"
+    with pytest.raises(ApiError, match="'function', 'custom', 'file_search'"):
+        check_tool_types([], Chosen("teleport"), EchoTools())
+    check_tool_types(TOOLS, Chosen("allowed_tools", mode="auto", tools=[Chosen("file_search")]), EchoTools())
 
 
 def test_two_functions_of_one_name_are_refused():
