@@ -46,7 +46,7 @@ def make_app(services: Services) -> Starlette:
     provided = [route for provider in services.registry.providers for route in provider.routes()]
     app = Starlette(
         routes=[*ROUTES, openapi_route(ROUTES), *provided],
-        middleware=[Middleware(RequestMiddleware, services=services)],
+        middleware=[Middleware(RequestMiddleware, services=services, cors_origins=services.config.server.cors_origins)],
         exception_handlers={HTTPException: router_error},
     )
     app.router.redirect_slashes = False
