@@ -23,6 +23,8 @@ from antwort.api.tools import MemoryLimit
 _ERROR_RE = re.compile(r"^(?P<reason>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
 _UNKNOWN_FIELD_RE = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
 _URL_RE = re.compile(r"https?://[^\s/?#@]+/?")
+_ORIGIN_RE = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?P<port>:\d{1,5})?")
+_DEFAULT_PORTS = ("http", ":80"), ("https", ":443")
 _PREFIX = "ANTWORT_"
 _MODELS_OPTIONS = ("aliases", "default", "default_for_unknown", "discover")
 _OTHER_VARIABLES = {"ANTWORT_CONFIG", "ANTWORT_MODEL_CACHE"}  # read by the CLI and the weights cache
@@ -66,6 +68,8 @@ class ServerSettings(_Section):
     shutdown_timeout: Positive = 10
     """Graceful shutdown: running requests may take this long to finish."""
     max_connections: Positive = 4096
+    cors_origins: list[str] = field(default_factory=list[str])
+    """Origins whose web pages may use the server (CORS), such as `https://app.example`; `*` is every origin."""
 
 
 class _RetriedModel(_Section, kw_only=True):
@@ -331,6 +335,7 @@ def _check(config: Config, document: _Document) -> None:
     containers = config.containers
     if containers.expires_after > containers.max_expires_after:
         raise document.error(("containers", "expires_after"), "must not exceed `containers.max_expires_after`")
+    _check_origins(config, document)
     interpreter = config.providers.code_interpreter
     if interpreter.sandbox_url is not None and not _URL_RE.fullmatch(interpreter.sandbox_url):
         path = ("providers", "code_interpreter", "sandbox_url")
@@ -354,6 +359,19 @@ def _check_models(models: ModelsSettings, document: _Document) -> None:
         if isinstance(model, _RetriedModel) and model.base_backoff > model.max_backoff:
             path = ("models", name, "base_backoff")
             raise document.error(path, f"must not exceed `max_backoff`, which is {model.max_backoff:g}")
+
+
+def _check_origins(config: Config, document: _Document) -> None:
+    path, origins = ("server", "cors_origins"), config.server.cors_origins
+    for origin in origins:
+        found = _ORIGIN_RE.fullmatch(origin)
+        # Browsers omit the default port, so that such an entry would match nothing.
+        is_valid = found is not None and (origin.partition(":")[0], found["port"]) not in _DEFAULT_PORTS
+        if not is_valid and origin != "*":
+            problem = (
+                f"{origin!r} is not an origin as browsers send it: scheme, host and any port other than the default"
+            )
+            raise document.error(path, f"{problem}, in lower case and without a path, such as `https://app.example`")
 
 
 # ── YAML file ────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,5 +1,7 @@
 """Telemetry: structured logs, audit log, Prometheus metrics and OpenTelemetry spans. None of them contains content.
 
+The only exception are the redacted error messages of upstreams in the log, which may quote a prompt.
+
 Log lines carry the request id. An exception is logged by its type and traceback locations, without its message and
 without absolute paths, because a message may quote a prompt or a key. Metrics have a registry of their own. Spans
 follow OpenTelemetry's conventions for generative AI; they cost nothing unless its SDK is installed and configured.

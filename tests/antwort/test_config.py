@@ -271,6 +271,32 @@ def test_a_sandbox_token_variable_may_start_with_the_antwort_prefix():
     assert parse(text, {"ANTWORT_SANDBOX_TOKEN": "secret"}).providers.code_interpreter.sandbox_token_env
 
 
+def test_cors_is_off_by_default_and_lists_origins():
+    assert parse("", {}).server.cors_origins == []
+    origins = ["https://app.example", "http://localhost:3000", "http://[::1]:8080", "chrome-extension://abcdefgh"]
+    assert parse(f"server: {{cors_origins: {origins}}}", {}).server.cors_origins == origins
+    assert parse("", {"ANTWORT_SERVER_CORS_ORIGINS": str(origins)}).server.cors_origins == origins
+    assert parse("server: {cors_origins: ['*']}", {}).server.cors_origins == ["*"]
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "app.example",
+        "https://app.example/",
+        "https://App.example",
+        "https://*.example",
+        "null",
+        "https://app.example:443",
+    ],
+)
+def test_an_origin_that_browsers_do_not_send_is_an_error(origin):
+    message = error_message(f"server: {{cors_origins: ['{origin}']}}")
+
+    assert "line 1: server.cors_origins: " in message
+    assert f"'{origin}' is not an origin" in message
+
+
 def test_an_unknown_variable_is_an_error_with_a_suggestion():
     assert error_message("", {"ANTWORT_SERVR_PORT": "1"}).endswith("Did you mean ANTWORT_SERVER_PORT?")
     assert error_message("", {"ANTWORT_SERVER_PORT": "many"}).startswith("ANTWORT_SERVER_PORT: ")

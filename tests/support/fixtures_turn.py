@@ -13,7 +13,7 @@ from antwort.api.events import AnyEvent, ToolProgress, kind_of
 from antwort.api.items import Annotation, Item
 from antwort.api.requests import CreateResponse, check, decode, read_input
 from antwort.api.responses import Response, Usage, initial_response
-from antwort.api.tools import FileSearchTool, ToolDeclaration
+from antwort.api.tools import ToolDeclaration, tool_type
 from antwort.engine.classify import check_tool_types, classify, is_hosted
 from antwort.engine.declared.tools import DeclaredTool, declare
 from antwort.engine.hosted_tools import HostedTool, HostedTools
@@ -73,8 +73,10 @@ class EchoTools:
         self.opened = 0
         self.leases = 0
 
+    tool_types: Sequence[str] = ("file_search",)
+
     def supports(self, tool: ToolDeclaration) -> bool:
-        return isinstance(tool, FileSearchTool)
+        return tool_type(tool) in self.tool_types
 
     async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> PreparedTool:
         return self

@@ -61,7 +61,7 @@ INVALID_BODIES = {
         "input[0].content[0].text",
     ),
     "item type is an object": (b'{"input": [{"type": {}}]}', "invalid_type", "input[0].type"),
-    "temperature above the maximum": (b'{"input": "x", "temperature": 3}', "integer_above_max_value", "temperature"),
+    "temperature above the maximum": (b'{"input": "x", "temperature": 3}', "decimal_above_max_value", "temperature"),
     "max_output_tokens below the minimum": (
         b'{"input": "x", "max_output_tokens": 1}',
         "integer_below_min_value",
@@ -86,12 +86,12 @@ INVALID_BODIES = {
     ),
     "too much metadata": (
         json.dumps({"input": "x", "metadata": {str(n): "x" for n in range(17)}}).encode(),
-        "invalid_value",
+        "object_above_max_properties",
         "metadata",
     ),
     "10,000 tools": (
         json.dumps({"input": "x", "tools": [{"type": "function", "name": f"f{n}"} for n in range(10_000)]}).encode(),
-        "invalid_value",
+        "array_above_max_length",
         "tools",
     ),
     "background with store false": (
@@ -137,7 +137,7 @@ INVALID_BODIES = {
     ),
     "too many items": (
         b'{"input": [' + b'{"role":"user","content":""},' * 8192 + b'{"role":"user","content":""}]}',
-        "invalid_value",
+        "array_above_max_length",
         "input",
     ),
     "too many objects": (
@@ -175,7 +175,7 @@ INVALID_BODIES = {
     ),
     "a key of metadata that is too long": (
         json.dumps({"input": "x", "metadata": {"k" * 65: "v"}}).encode(),
-        "invalid_value",
+        "string_above_max_length",
         "metadata",
     ),
     "a huge number": (b'{"input": "x", "max_tool_calls": ' + b"9" * 5000 + b"}", "invalid_value", "max_tool_calls"),

@@ -1,4 +1,4 @@
-"""API errors: OpenAI's error envelope, and the mapping from validation errors to it.
+"""API errors: OpenAI's error envelope, the list of error codes, and the mapping from validation errors to both.
 
 ApiError
   status 4xx   invalid_request_error   the caller must fix the request (401: missing or invalid key)
@@ -10,18 +10,104 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 from msgspec import Struct
 
+ResponseErrorCode: TypeAlias = Literal[
+    # codes that OpenAI's SDKs declare for `response.error.code`
+    "server_error",
+    "rate_limit_exceeded",
+    "invalid_prompt",
+    # codes that they do not declare
+    "compaction_too_large",
+    "context_length_exceeded",
+    "insufficient_quota",
+    "invalid_encrypted_content",
+    "model_not_found",
+    "request_too_large",
+    "tool_choice_not_followed",
+]
+"""Codes of a response that failed, also of its `error` event. docs/server.md describes them."""
+
+ErrorCode: TypeAlias = Literal[
+    ResponseErrorCode,
+    "array_above_max_length",
+    "container_full",
+    "container_lost",
+    "decimal_above_max_value",
+    "decimal_below_min_value",
+    "empty_array",
+    "empty_string",
+    "file_too_large",
+    "forbidden",
+    "headers_too_large",
+    "integer_above_max_value",
+    "integer_below_min_value",
+    "invalid_api_key",
+    "invalid_content_type",
+    "invalid_form",
+    "invalid_http",
+    "invalid_json",
+    "invalid_type",
+    "invalid_value",
+    "method_not_supported",
+    "missing_required_parameter",
+    "mutually_exclusive_parameters",
+    "not_found",
+    "object_above_max_properties",
+    "previous_response_not_found",
+    "string_above_max_length",
+    "timeout",
+    "unavailable",
+    "unknown_parameter",
+    "unknown_url",
+    "unsupported_file",
+    "unsupported_parameter",
+    "websocket_not_supported",
+]
+"""All codes of the error envelope. docs/server.md describes them."""
+
 # msgspec ends its messages with the JSON path: "Expected `int`, got `str` - at `$.input[0].role`". It does not name the
 # keys of a mapping: "… - at `key` in `$.metadata`", "… - at `$.metadata[...]`".
-_ERROR_RE = re.compile(r"^(?P<reason>.*?)(?: - at (?:`key` in )?`(?P<path>\$[^`]*)`)?$", re.DOTALL)
+_ERROR_RE = re.compile(r"^(?P<reason>.*?)(?: - at (?P<key>`key` in )?`(?P<path>\$[^`]*)`)?$", re.DOTALL)
+_STEP_RE = re.compile(r"\.(?P<name>[^.\[\]]+)|\[(?P<index>\d+)\]")
 _MISSING_FIELD_RE = re.compile(r"Object missing required field `(?P<name>[^`]+)`")
 _UNKNOWN_FIELD_RE = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
-_BOUND_RE = re.compile(r"Expected `(?:int|float)` (?P<sign>[<>]=?) (?P<bound>-?[\d.]+)")
-_TYPE_RE = re.compile(r"Expected `[^`]*`(?:, got `[^`]*`)?")
+_RANGE_RE = re.compile(r"Expected `(?P<type>int|float)` (?P<sign>[<>]=?) (?P<bound>-?[\d.]+)")
+_LENGTH_RE = re.compile(r"Expected `(?P<type>str|array|object)` of length (?P<sign>[<>]=) (?P<bound>\d+)")
+_PATTERN_RE = re.compile(r"Expected `str` matching regex (?P<pattern>'.*')", re.DOTALL)
+_TYPE_RE = re.compile(r"Expected `(?P<expected>[^`]*)`(?:, got `(?P<given>[^`]*)`)?")
+_VALUE_RE = re.compile(r"Invalid (?:enum )?value (?P<value>.+)", re.DOTALL)
+_TOOL_TYPE_RE = re.compile(r"(?:^|\.)tools\[\d+\]\.type$")
 _MAX_LENGTH = 200
+_MAX_NUMBER = 10**21
+
+_TYPE_NAMES = {
+    "int": "an integer",
+    "float": "a decimal",
+    "str": "a string",
+    "bool": "a boolean",
+    "array": "an array",
+    "object": "an object",
+}
+_LENGTH_ERRORS: dict[str, tuple[ErrorCode, str, str, str]] = {
+    "str": ("string_above_max_length", "string too long", "a string with maximum length {}", "a string with length {}"),
+    "array": ("array_above_max_length", "array too long", "an array with maximum length {}", "an array with length {}"),
+    "object": (
+        "object_above_max_properties",
+        "too many properties",
+        "an object with at most {} properties",
+        "an object with {} properties",
+    ),
+}
+_RANGE_CODES: dict[tuple[str, bool], ErrorCode] = {
+    ("integer", True): "integer_above_max_value",
+    ("integer", False): "integer_below_min_value",
+    ("decimal", True): "decimal_above_max_value",
+    ("decimal", False): "decimal_below_min_value",
+}
 
 
 class ErrorDetail(Struct, kw_only=True):
@@ -30,7 +116,7 @@ class ErrorDetail(Struct, kw_only=True):
     message: str
     type: str
     param: str | None = None
-    code: str | None = None
+    code: ErrorCode | None = None
 
 
 class ErrorEnvelope(Struct, kw_only=True):
@@ -48,7 +134,7 @@ class ApiError(Exception):
         message: str,
         *,
         kind: str = "invalid_request_error",
-        code: str | None = None,
+        code: ErrorCode | None = None,
         param: str | None = None,
         retry_after: int | None = None,
         should_retry: bool | None = None,
@@ -57,7 +143,7 @@ class ApiError(Exception):
         self.status = status
         self.message = message
         self.kind = kind
-        self.code = code
+        self.code: ErrorCode | None = code
         self.param = param
         self.retry_after = retry_after
         self.should_retry = should_retry
@@ -76,7 +162,7 @@ class ApiError(Exception):
         return headers
 
 
-def invalid(message: str, *, param: str | None = None, code: str | None = "invalid_value") -> ApiError:
+def invalid(message: str, *, param: str | None = None, code: ErrorCode | None = "invalid_value") -> ApiError:
     """400: a parameter of the request is invalid."""
     return ApiError(400, message, code=code, param=param)
 
@@ -88,7 +174,33 @@ def missing_parameter(param: str) -> ApiError:
 
 def unsupported_value(value: str, supported: Iterable[str], param: str) -> ApiError:
     """400: a parameter has none of the supported values."""
-    return invalid(f"Invalid value: '{value}'. Supported values are: {', '.join(map(repr, supported))}.", param=param)
+    shown = value[:_MAX_LENGTH]
+    return invalid(f"Invalid value: '{shown}'. Supported values are: {', '.join(map(repr, supported))}.", param=param)
+
+
+def out_of_range(
+    param: str,
+    value: object,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    kind: Literal["integer", "decimal"] = "integer",
+) -> ApiError:
+    """400: a number is above its maximum or, if there is none, below its minimum. `value` may be unknown."""
+    is_above = maximum is not None
+    which, sign = ("above maximum", "<=") if is_above else ("below minimum", ">=")
+    bound = _format_number(maximum if is_above else minimum)
+    given = _format_number(value)
+    got = f", but got {given} instead" if given else ""
+    message = f"Invalid '{param}': {kind} {which} value. Expected a value {sign} {bound}{got}."
+    return invalid(message, param=param, code=_RANGE_CODES[kind, is_above])
+
+
+def _format_number(value: object) -> str:
+    """A number without a fraction of zero; nothing for what is no number, or has too many digits."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MAX_NUMBER:
+        return ""
+    return str(int(value)) if value == int(value) else str(value)
 
 
 def not_found(what: str, identifier: str, *, param: str | None = None) -> ApiError:
@@ -109,28 +221,80 @@ def internal() -> ApiError:
     return ApiError(500, message, kind="server_error", code="server_error")
 
 
-def malformed(error: msgspec.MsgspecError, *, root: str = "") -> ApiError:
-    """400 for a msgspec validation error, with the path of the invalid field as `param`."""
+def malformed(
+    error: msgspec.MsgspecError, *, root: str = "", document: object = None, tool_types: Iterable[str] = ()
+) -> ApiError:
+    """400 for a msgspec validation error, with the path of the invalid field as `param`, in OpenAI's words.
+
+    `document` is the validated value, which the message quotes numbers and lengths of; `tool_types` are the tool types
+    that a request may declare.
+    """
     if not isinstance(error, msgspec.ValidationError):
         return invalid(f"We could not parse the JSON body of your request: {error}", code="invalid_json")
     found = _ERROR_RE.match(str(error))
     reason, path = (found["reason"], found["path"] or "$") if found else (str(error), "$")
     param = (root + path.removeprefix("$").partition("[...]")[0]).lstrip(".")
     if missing := _MISSING_FIELD_RE.search(reason):
-        param = _join(param, missing["name"])
-        return missing_parameter(param)
+        return missing_parameter(_join(param, missing["name"]))
     if unknown := _UNKNOWN_FIELD_RE.search(reason):
         param = _join(param, unknown["name"])[:_MAX_LENGTH]
         return invalid(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
-    message = f"Invalid value for '{param or 'body'}': {reason[:_MAX_LENGTH]}."
-    return invalid(message, param=param or None, code=_code(reason))
+    is_exact = found is not None and not found["key"] and "[...]" not in path
+    value = _value_at(document, path) if is_exact else None
+    if (value_error := _VALUE_RE.fullmatch(reason)) and _TOOL_TYPE_RE.search(param):
+        return unsupported_value(value_error["value"].strip("'"), tool_types, param)
+    return _violation(reason, param, value)
 
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
-def _code(reason: str) -> str:
-    if bound := _BOUND_RE.search(reason):
-        return "integer_above_max_value" if bound["sign"].startswith("<") else "integer_below_min_value"
-    return "invalid_type" if _TYPE_RE.fullmatch(reason) else "invalid_value"
+def _value_at(document: object, path: str) -> object:
+    """The value at a JSON path such as `$.tools[0].name`; None if there is none."""
+    for step in _STEP_RE.finditer(path):
+        key = step["name"] if step["index"] is None else int(step["index"])
+        try:
+            document = cast("Any", document)[key]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return document
+
+
+def _violation(reason: str, param: str, value: object) -> ApiError:
+    """The error for a value of a wrong type, range, length or pattern."""
+    name = param or "body"
+    if bound := _RANGE_RE.fullmatch(reason):
+        number, kind = float(bound["bound"]), "integer" if bound["type"] == "int" else "decimal"
+        if bound["sign"].startswith("<"):
+            return out_of_range(name, value, maximum=number, kind=kind)
+        return out_of_range(name, value, minimum=number, kind=kind)
+    if length := _LENGTH_RE.fullmatch(reason):
+        return _wrong_length(length, name, value)
+    if pattern := _PATTERN_RE.fullmatch(reason):
+        expected = f"string does not match pattern. Expected a string that matches the pattern {pattern['pattern']}"
+        return invalid(f"Invalid '{name}': {expected}.", param=param)
+    if wrong_type := _TYPE_RE.fullmatch(reason):
+        expected = _describe_types(wrong_type["expected"])
+        got = f", but got {_describe_types(wrong_type['given'])} instead" if wrong_type["given"] else ""
+        return invalid(
+            f"Invalid type for '{name}': expected {expected}{got}.", param=param or None, code="invalid_type"
+        )
+    return invalid(f"Invalid value for '{name}': {reason[:_MAX_LENGTH]}.", param=param or None)
+
+
+def _wrong_length(length: re.Match[str], param: str, value: object) -> ApiError:
+    if length["sign"] == ">=":  # no parameter has a minimum above 1
+        message = f"Invalid '{param}': empty string. Expected a string with minimum length {length['bound']}."
+        return invalid(message, param=param, code="empty_string")
+    code, problem, expected, given = _LENGTH_ERRORS[length["type"]]
+    size = len(cast("str", value)) if isinstance(value, str | list | dict) else None
+    got = "" if size is None else f", but got {given.format(size)} instead"
+    message = f"Invalid '{param}': {problem}. Expected {expected.format(length['bound'])}{got}."
+    return invalid(message, param=param, code=code)
+
+
+def _describe_types(union: str) -> str:
+    """`str | array | null` in words; null is named only where it stands alone."""
+    names = [_TYPE_NAMES.get(name, name) for name in union.split(" | ") if name != "null"] or ["null"]
+    return names[0] if len(names) == 1 else f"one of {', '.join(names[:-1])} or {names[-1]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
@@ -198,14 +199,24 @@ class AddItems(Struct, forbid_unknown_fields=True):
     items: GivenItems
 
 
-def decode(body: bytes, into: type[T]) -> T:
-    """Decode a JSON body into a struct."""
+def decode(body: bytes, into: type[T], *, tool_types: Iterable[str] = ()) -> T:
+    """Decode a JSON body into a struct. `tool_types` are named where a declared tool has none of the known types."""
     try:
         return msgspec.json.decode(body, type=into)
+    except msgspec.ValidationError as error:
+        raise malformed(error, document=_decode_plain(body), tool_types=tool_types) from error
     except msgspec.MsgspecError as error:
         raise malformed(error) from error
     except (UnicodeError, RecursionError) as error:
         raise invalid(f"We could not parse the JSON body of your request: {error}", code="invalid_json") from error
+
+
+def _decode_plain(body: bytes) -> object:
+    """The JSON of a body that is not valid, for the error; None if it ends in a syntax error."""
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
 
 
 def read_input(value: str | list[dict[str, Any]] | None) -> list[Item]:
@@ -227,7 +238,7 @@ def _read_item(raw: dict[str, Any], path: str) -> Item:
         msgspec.convert(raw, Paired)
         return items.read(raw)
     except msgspec.ValidationError as error:
-        raise malformed(error, root=path) from error
+        raise malformed(error, root=path, document=raw) from error
 
 
 def check(request: CreateResponse) -> None:

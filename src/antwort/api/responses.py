@@ -52,7 +52,7 @@ class Usage(Struct):
 
 
 class ResponseError(Struct):
-    """Why a response failed."""
+    """Why a response failed. New ones have a `ResponseErrorCode`; the type is wider for stored ones."""
 
     code: str
     message: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
 
 from msgspec import Meta, Struct, field
 
@@ -142,6 +142,42 @@ class McpTool(_Tool, tag="mcp"):
     defer_loading: bool | None = None
 
 
+class _UnavailableTool(Struct, tag_field="type"):
+    """A tool of OpenAI's API that this server does not have. Its options are not checked."""
+
+
+class ComputerTool(_UnavailableTool, tag="computer"):
+    """A computer."""
+
+
+class ComputerUsePreviewTool(_UnavailableTool, tag="computer_use_preview"):
+    """A computer, in its earlier form."""
+
+
+class ImageGenerationTool(_UnavailableTool, tag="image_generation"):
+    """Image generation."""
+
+
+class LocalShellTool(_UnavailableTool, tag="local_shell"):
+    """A shell on the client, in its earlier form."""
+
+
+class ProgrammaticToolCallingTool(_UnavailableTool, tag="programmatic_tool_calling"):
+    """Tool calls made by code."""
+
+
+class DatedWebSearchTool(_UnavailableTool, tag="web_search_2025_08_26"):
+    """A dated version of the web search."""
+
+
+class WebSearchPreviewTool(_UnavailableTool, tag="web_search_preview"):
+    """Web search, in its earlier form."""
+
+
+class DatedWebSearchPreviewTool(_UnavailableTool, tag="web_search_preview_2025_03_11"):
+    """A dated version of that."""
+
+
 ToolDeclaration: TypeAlias = (
     FunctionTool
     | CustomTool
@@ -153,7 +189,19 @@ ToolDeclaration: TypeAlias = (
     | ShellTool
     | ApplyPatchTool
     | McpTool
+    | ComputerTool
+    | ComputerUsePreviewTool
+    | ImageGenerationTool
+    | LocalShellTool
+    | ProgrammaticToolCallingTool
+    | DatedWebSearchTool
+    | WebSearchPreviewTool
+    | DatedWebSearchPreviewTool
 )
+
+CLIENT_TOOL_TYPES = ("function", "custom", "namespace", "tool_search")
+KNOWN_TOOL_TYPES = frozenset(str(tool.__struct_config__.tag) for tool in get_args(ToolDeclaration)) | {"computer_use"}
+"""The tool types of OpenAI's API, available here or not. `computer_use` exists in `tool_choice` only."""
 
 
 class Chosen(Struct, forbid_unknown_fields=True, omit_defaults=True):

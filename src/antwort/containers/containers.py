@@ -18,7 +18,7 @@ from contextlib import AbstractContextManager, aclosing, asynccontextmanager
 import msgspec
 from msgspec import Struct
 
-from antwort.api.errors import ApiError, invalid, unsupported_value
+from antwort.api.errors import ApiError, out_of_range, unsupported_value
 from antwort.api.ids import new_id
 from antwort.config import CodeInterpreterSettings, ContainersSettings
 from antwort.containers.files import ContainerAndFileStore, ContainerFiles, FileStream, file_not_found, unknown_file
@@ -116,12 +116,7 @@ class Containers:
             raise unsupported_value(tier, settings.tiers, "memory_limit")
         minutes = spec.expires_after_minutes
         if minutes is not None and minutes > settings.max_expires_after:
-            raise invalid(
-                "Invalid 'expires_after.minutes': integer above maximum value. "
-                f"Expected a value <= {settings.max_expires_after}, but got {minutes} instead.",
-                param="expires_after.minutes",
-                code="integer_above_max_value",
-            )
+            raise out_of_range("expires_after.minutes", minutes, maximum=settings.max_expires_after)
         return ContainerRecord(
             id=new_id("cntr_"),
             name=spec.name,

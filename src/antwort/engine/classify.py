@@ -8,9 +8,11 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from antwort.api.errors import ApiError, invalid
+from antwort.api.errors import ApiError, invalid, unsupported_value
 from antwort.api.requests import ToolChoice, chosen_tools
 from antwort.api.tools import (
+    CLIENT_TOOL_TYPES,
+    KNOWN_TOOL_TYPES,
     Chosen,
     CustomTool,
     FunctionTool,
@@ -93,30 +95,40 @@ def is_available(declared: DeclaredTool, registry: ToolRegistry) -> bool:
     return not is_hosted(declared) or registry.supports(declared.tool)
 
 
+def available_tool_types(registry: ToolRegistry) -> list[str]:
+    """The tool types that a request may declare: those that need no provider, and those of the providers."""
+    return [*CLIENT_TOOL_TYPES, *registry.tool_types]
+
+
 def check_tool_types(tools: Sequence[DeclaredTool], registry: ToolRegistry) -> None:
     """`ApiError` 400 for a tool type that no provider runs. Looks nothing up."""
     for declared in tools:
         if not is_available(declared, registry):
             param = f"{declared.param}.type" if declared.param.endswith("]") else declared.param
-            raise _not_available(tool_type(declared.tool), param)
+            raise _unavailable(tool_type(declared.tool), param, registry)
 
 
-def _not_available(kind: str, param: str) -> ApiError:
-    return invalid(f"Tool type '{kind}' is not available on this server.", param=param)
+def _unavailable(kind: str, param: str, registry: ToolRegistry) -> ApiError:
+    available = ", ".join(map(repr, available_tool_types(registry)))
+    return invalid(f"Tool type '{kind}' is not available on this server. Available types: {available}.", param=param)
 
 
-def check_choice(choice: ToolChoice, tools: Sequence[DeclaredTool], ignored: Sequence[DeclaredTool] = ()) -> None:
+def check_choice(
+    choice: ToolChoice, tools: Sequence[DeclaredTool], registry: ToolRegistry, ignored: Sequence[DeclaredTool] = ()
+) -> None:
     """`ApiError` 400 for a choice that no tool fulfils. `ignored` tools are declared and not available."""
     several = choice if isinstance(choice, Chosen) and choice.several else None
     selectable, lacking = _Selectable(tools), _Selectable(ignored)
-    for chosen in chosen_tools(choice):
-        if selectable.select(chosen):
+    for index, chosen in enumerate(chosen_tools(choice)):
+        if selectable.select(chosen) or (several is not None and lacking.select(chosen)):
             continue
-        if not lacking.select(chosen):
-            named = chosen.name or chosen.server_label or chosen.type
-            raise invalid(f"Tool choice '{named}' not found in 'tools' parameter.", param="tool_choice")
-        if several is None:
-            raise _not_available(chosen.type, "tool_choice")
+        param = "tool_choice.type" if several is None else f"tool_choice.tools[{index}].type"
+        if chosen.type not in KNOWN_TOOL_TYPES:
+            raise unsupported_value(chosen.type, available_tool_types(registry), param)
+        if not {chosen.type, chosen.type.removesuffix("_preview")} & set(available_tool_types(registry)):
+            raise _unavailable(chosen.type, param, registry)
+        named = chosen.name or chosen.server_label or chosen.type
+        raise invalid(f"Tool choice '{named}' not found in 'tools' parameter.", param="tool_choice")
     is_unfulfillable = several is not None and several.mode == "required" and not _allowed(several, selectable)
     if is_unfulfillable or (choice == "required" and not tools):
         raise invalid("Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice")
@@ -142,7 +154,8 @@ class _Selectable:
             case "mcp":
                 key = choice.type, choice.server_label
             case _:
-                key = choice.type.removesuffix("_preview"), None
+                is_declared = (choice.type, None) in self._plain
+                key = choice.type if is_declared else choice.type.removesuffix("_preview"), None
         return self._plain.get(key) or self._in_namespaces.get(key) or []
 
 

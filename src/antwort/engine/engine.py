@@ -62,7 +62,7 @@ class Engine:
 
     async def start(self, owner: Owner, request: CreateResponse) -> ResponseRun:
         """Validate the request, prepare its response, and store that it began."""
-        check(request)
+        self._check(request)
         check_input(request)
         run = await self._new_run(owner, request, self.models.find(request.model))
         if run.is_stored:
@@ -71,14 +71,14 @@ class Engine:
 
     async def count_tokens(self, owner: Owner, request: CreateResponse) -> int:
         """How many input tokens a request would have."""
-        check(request)
+        self._check(request)
         chosen = self.models.find(request.model)
         run = await self._new_run(owner, request, chosen)
         return await chosen.model.count_tokens(run.model_request())
 
     async def compact(self, owner: Owner, request: CreateResponse) -> CompactedResponse:
         """Compact the history of a request. Nothing of it is stored."""
-        check(request)
+        self._check(request)
         check_input(request)
         chosen = self.models.find(request.model)
         request = msgspec.structs.replace(request, store=False, input=_with_trigger(request.input))
@@ -110,6 +110,11 @@ class Engine:
         await self._write_begun(run, resumed)
         return run
 
+    def _check(self, request: CreateResponse) -> None:
+        if not self.ignore_unavailable_tools:
+            check_tool_types(declare(request.tools or ()), self.tools)  # before the history is read
+        check(request)
+
     async def _new_run(self, owner: Owner, request: CreateResponse, chosen: ChosenModel) -> ResponseRun:
         name = chosen.name if request.model is None else request.model
         response = initial_response(request, identifier=new_id("resp_"), model=name, created_at=self.now())
@@ -119,8 +124,6 @@ class Engine:
         self, owner: Owner, request: CreateResponse, response: Response, chosen: ChosenModel
     ) -> ResponseRun:
         """Everything that can be wrong with a request is an error here, before anything is sent or stored."""
-        if not self.ignore_unavailable_tools:
-            check_tool_types(declare(request.tools or ()), self.tools)  # before the history is read
         sealer = TenantSealer(self.sealer, owner.tenant)
         context = await load_context(request, owner, self.store, sealer, chosen)
         check_outputs(context)
@@ -171,7 +174,7 @@ class Engine:
             check_tool_types(declared, self.tools)
         tools = [one for one in declared if is_available(one, self.tools)]
         ignored = [one for one in declared if not is_available(one, self.tools)]
-        check_choice(response.tool_choice, tools, ignored)
+        check_choice(response.tool_choice, tools, self.tools, ignored)
         if ignored:
             response.ignored_tools = [IgnoredTool(one.param, tool_type(one.tool)) for one in ignored]
         return tools

@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from msgspec import Struct, field
 
+from antwort.api.errors import ResponseErrorCode
 from antwort.api.items import Annotation, Item
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat, ReasoningOptions, TextFormat
 from antwort.api.responses import Usage
@@ -170,20 +171,23 @@ Piece: TypeAlias = (
 
 
 class ModelFault(Exception):
-    """The model, or the connection to it, failed. The message is safe for clients: upstream texts are only logged."""
+    """The model, or the connection to it, failed.
+
+    The message is safe for clients: it contains no secret and no address, also where it quotes an upstream.
+    """
 
     def __init__(
         self,
         message: str,
         *,
-        code: str = "server_error",
+        code: ResponseErrorCode = "server_error",
         status: int = 502,
         retry_after: int | None = None,
         retryable: bool = False,
     ) -> None:
         super().__init__(message)
         self.message = message
-        self.code = code
+        self.code: ResponseErrorCode = code
         self.status = status
         self.retry_after = retry_after
         self.retryable = retryable
@@ -356,6 +360,11 @@ class ToolRegistry(Protocol):
 
     def supports(self, tool: ToolDeclaration) -> bool:
         """Whether a provider runs tools of this type. Costs nothing."""
+        ...
+
+    @property
+    def tool_types(self) -> Sequence[str]:
+        """The types of the tools that providers run."""
         ...
 
     async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> PreparedTool:

@@ -46,7 +46,7 @@ def make_app(services: Services) -> Starlette:
     provided = [route for provider in services.registry.providers for route in provider.routes()]
     app = Starlette(
         routes=[*ROUTES, openapi_route(ROUTES), *provided],
-        middleware=[Middleware(RequestMiddleware, services=services)],
+        middleware=[Middleware(RequestMiddleware, services=services, cors_origins=services.config.server.cors_origins)],
         exception_handlers={HTTPException: router_error},
     )
     app.router.redirect_slashes = False
@@ -154,6 +154,11 @@ def open_authenticator(config: Config) -> Authenticator:
         raise ConfigError(
             f"server.host: {config.server.host} is not a loopback address, and there are no keys in {file.path}. "
             "Create one with `antwort keys create`, or listen on 127.0.0.1."
+        )
+    if "*" in config.server.cors_origins:
+        raise ConfigError(
+            "server.cors_origins: `*` would let every web page use this server, because it has no keys. List the "
+            "origins, or create a key with `antwort keys create`."
         )
     return Authenticator(None, defaults=_default_limits(auth))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from antwort.api.errors import ApiError, invalid
 from antwort.api.requests import decode
+from antwort.engine.classify import available_tool_types
 from antwort.http.services import services_of
 from antwort.net import bodies
 from antwort.net.errors import BodyTimeout, SizeLimitExceeded
@@ -37,14 +38,15 @@ async def read_json(request: Request, into: type[T]) -> T:
     """The body decoded into a struct."""
     async with aclosing(stream_body(request, services_of(request).config.server.max_body)) as chunks:
         body = b"".join([chunk async for chunk in chunks])
+    tool_types = available_tool_types(services_of(request).registry)
     if len(body) <= MAX_INLINE_BYTES:
-        return _decode(body, into)
-    return await asyncio.to_thread(_decode, body, into)
+        return _decode(body, into, tool_types)
+    return await asyncio.to_thread(_decode, body, into, tool_types)
 
 
-def _decode(body: bytes, into: type[T]) -> T:
+def _decode(body: bytes, into: type[T], tool_types: Sequence[str]) -> T:
     check_nesting(body)
-    return decode(body, into)
+    return decode(body, into, tool_types=tool_types)
 
 
 async def stream_body(request: Request, limit: int | None = None) -> AsyncGenerator[bytes, None]:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
+from urllib.parse import quote
 
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Match, Route
+from starlette.types import Scope
 
-from antwort.api.errors import ApiError, internal, invalid, unavailable
+from antwort.api.errors import ApiError, ErrorCode, internal, invalid, unavailable
 from antwort.containers.sandboxes.port import SandboxError, SandboxLost, SandboxRefused
 from antwort.engine.ports import ModelFault
 from antwort.engine.stores import ResponseNotStored, StoreFault, UnknownCursor
 from antwort.telemetry import log
 
 _PARAMS = {"tier": "memory_limit", "path": "file", "size": "file"}
-_CODES = {"size": "container_full"}
+_CODES: dict[str, ErrorCode] = {"size": "container_full"}
+_MAX_PATH_LENGTH = 200
 _NO_WEBSOCKET = ApiError(
     426,
     "This server has no WebSocket: send the request over HTTP, as a POST to this path, with `stream` for events.",
@@ -57,19 +60,10 @@ def to_api_error(error: Exception) -> ApiError:  # noqa: PLR0911 - one line for 
         case SandboxError():
             return from_sandbox_error(error)
         case HTTPException():
-            return _from_status(error.status_code)
+            return ApiError(error.status_code, HTTPStatus(error.status_code).phrase + ".")
         case _:
             log.error("unexpected_error", exc_info=error)
             return internal()
-
-
-def _from_status(status: int) -> ApiError:
-    """The router's errors: unknown path, unsupported method."""
-    if status == HTTPStatus.NOT_FOUND:
-        return ApiError(404, "Invalid URL: there is nothing at this path.", code="unknown_url")
-    if status == HTTPStatus.METHOD_NOT_ALLOWED:
-        return ApiError(405, "This path does not support this method.", code="method_not_supported")
-    return ApiError(status, HTTPStatus(status).phrase + ".")
 
 
 def from_model_fault(fault: ModelFault) -> ApiError:
@@ -101,17 +95,58 @@ def from_sandbox_error(error: SandboxError) -> ApiError:
 
 
 def router_error(request: Request, error: Exception) -> Response:
-    """Starlette's own errors in the envelope. `Allow` is computed here: Starlette lists the methods of one route."""
+    """Starlette's own errors in the envelope: an unknown path, an unsupported method."""
+    status = error.status_code if isinstance(error, HTTPException) else None
     headers = error.headers if isinstance(error, HTTPException) else None
-    if isinstance(error, HTTPException) and error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        if request.headers.get("upgrade", "").lower() == "websocket":
-            return error_response(_NO_WEBSOCKET, {"upgrade": "HTTP/1.1", "connection": "upgrade"})
-        headers = {"allow": ", ".join(sorted(_allowed_methods(request)))}
-    return error_response(to_api_error(error), headers)
+    if status == HTTPStatus.NOT_FOUND:
+        api_error = _unknown_url(request)
+    elif status == HTTPStatus.METHOD_NOT_ALLOWED and request.headers.get("upgrade", "").lower() == "websocket":
+        api_error, headers = _NO_WEBSOCKET, {"upgrade": "HTTP/1.1", "connection": "upgrade"}
+    elif status == HTTPStatus.METHOD_NOT_ALLOWED:
+        methods = ", ".join(sorted(_allowed_methods(request)))  # Starlette lists the methods of one route
+        message = f"{_describe(request)}: this path supports only {methods}."
+        api_error, headers = ApiError(405, message, code="method_not_supported"), {"allow": methods}
+    else:
+        api_error = to_api_error(error)
+    return record_error(request.scope, api_error, headers)
+
+
+def record_error(scope: Scope, error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
+    """The error as the response to a request, recorded for the access log."""
+    scope["antwort.error"] = error
+    return error_response(error, headers)
+
+
+def _describe(request: Request) -> str:
+    path = request.scope["path"][:_MAX_PATH_LENGTH]
+    return f"Invalid URL ({request.method} {quote(path)})"
+
+
+def _unknown_url(request: Request) -> ApiError:
+    """404. Most of them have a wrong base URL: without `/v1`, with two of them, or with a path before it."""
+    segments = [segment for segment in request.scope["path"].split("/") if segment]
+    versions = [index for index, segment in enumerate(segments) if segment == "v1"]
+    path = "/".join(["/v1", *(segments[versions[-1] + 1 :] if versions else segments)])
+    if path != request.scope["path"] and any(_routes_at(request, path)):
+        meant = f"Did you mean {quote(path[:_MAX_PATH_LENGTH])}?"
+        cure = "Set base_url to the address of this server followed by one '/v1', such as http://127.0.0.1:8080/v1."
+        message = f"{_describe(request)}. {meant} {cure}"
+    elif versions:
+        message = f"{_describe(request)}: there is nothing at this path."
+    else:
+        message = f"{_describe(request)}: there is nothing at this path. The paths of the API begin with '/v1'."
+    return ApiError(404, message, code="unknown_url")
 
 
 def _allowed_methods(request: Request) -> set[str]:
     """The methods of all routes that have the same path as the first one that matches."""
-    routes = [route for route in request.app.routes if isinstance(route, Route)]
-    path = next((route.path for route in routes if route.matches(request.scope)[0] is not Match.NONE), None)
-    return {method for route in routes if route.path == path for method in route.methods or ()}
+    routes = [*_routes_at(request, request.scope["path"])]
+    return {method for route in routes if route.path == routes[0].path for method in route.methods or ()}
+
+
+def _routes_at(request: Request, path: str) -> Iterator[Route]:
+    """The routes that match a path, with any method."""
+    scope = {**request.scope, "path": path}
+    for route in request.app.routes:
+        if isinstance(route, Route) and route.matches(scope)[0] is not Match.NONE:
+            yield route

@@ -1,19 +1,21 @@
-"""Outermost ASGI middleware: authentication, rate limits, cross-origin check, response headers, errors, access log.
+"""Outermost ASGI middleware: authentication, rate limits, origin check, CORS, response headers, errors, access log.
 
-Every path except the health checks and the OpenAPI document needs an API key, also one that does not exist. Every
-exception of a handler becomes an error envelope.
+Every path except the health checks and the OpenAPI document needs an API key, also one that does not exist; so does
+every method, except the preflight of a configured origin. Every exception of a handler becomes an error envelope. CORS
+is applied outside of both, so that web pages can read errors, and inside of the access log.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from http import HTTPStatus
 
 import structlog
 from opentelemetry.trace import use_span
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -21,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from antwort.api.errors import ApiError, unavailable
 from antwort.api.ids import new_id
 from antwort.auth import Caller, RateLimitState
-from antwort.http.errors import error_response, to_api_error
+from antwort.http.errors import record_error, to_api_error
 from antwort.http.services import Services
 from antwort.net.connections import OVERLOADED
 from antwort.net.origin import cross_origin_violation
@@ -29,15 +31,30 @@ from antwort.telemetry import RequestSpan, log
 
 _PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json"})
 _METHODS = frozenset({"GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS"})
+_MAX_LOGGED_PARAM = 100
+_EXPOSED_HEADERS = (
+    "content-disposition",
+    "openai-organization",
+    "openai-processing-ms",
+    "openai-version",
+    "retry-after",
+    "x-ratelimit-limit-requests",
+    "x-ratelimit-remaining-requests",
+    "x-ratelimit-reset-requests",
+    "x-request-id",
+    "x-should-retry",
+)
 _STATUS_CLIENT_CLOSED = 499  # nginx's status for a client that disconnected; logged, never sent
 
 
 class RequestMiddleware:
-    """Wraps the whole application."""
+    """Wraps the whole application. Web pages of `cors_origins` may use it; `*` stands for all origins."""
 
-    def __init__(self, app: ASGIApp, services: Services) -> None:
+    def __init__(self, app: ASGIApp, services: Services, cors_origins: Collection[str] = ()) -> None:
         self._app = app
         self._services = services
+        self._cors_origins = frozenset(cors_origins)
+        self._respond: ASGIApp = _Cors(self._handle, self._cors_origins) if cors_origins else self._handle
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Authenticate and handle one request."""
@@ -51,39 +68,51 @@ class RequestMiddleware:
         try:
             # The text of an exception may be content, so it is not recorded; the status shows that there was one.
             with use_span(span.span, record_exception=False, set_status_on_exception=False):
-                await self._handle(scope, receive, state)
+                await self._respond(scope, receive, state.send)
         except ClientDisconnect:
             state.status = state.status or _STATUS_CLIENT_CLOSED
         except asyncio.CancelledError:
             state.status = state.status or HTTPStatus.SERVICE_UNAVAILABLE
             raise
-        except Exception as error:  # noqa: BLE001 - the outermost loop: everything becomes an envelope
-            api_error = to_api_error(error)
-            if not state.status:
-                await error_response(api_error)(scope, receive, state.send)
         finally:
             self._log_and_count(state, scope)
             span.end(lambda: _route_path(scope), state.status)
 
-    async def _handle(self, scope: Scope, receive: Receive, state: _RequestState) -> None:
-        if scope["path"] not in _PUBLIC_PATHS:
-            if OVERLOADED in scope:
-                raise unavailable("The server has too many connections. Try again.", retry_after=1)
-            self._reject_cross_origin(scope)
-            state.caller = self._services.authenticator.authenticate(Headers(scope=scope).get("authorization"))
-            structlog.contextvars.bind_contextvars(tenant=state.caller.tenant, key_id=state.caller.key_id)
-            state.rate_limit = self._services.rate_limiter.take(state.caller)
-            scope["antwort.caller"] = state.caller
-        await self._app(scope, receive, state.send)
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        state: _RequestState = scope["antwort.state"]
+        try:
+            if scope["path"] not in _PUBLIC_PATHS:
+                self._admit(scope, state)
+            await self._app(scope, receive, send)
+        except ClientDisconnect:
+            raise
+        except Exception as error:  # noqa: BLE001 - the outermost loop: everything becomes an envelope
+            response = record_error(scope, to_api_error(error))
+            if not state.status:
+                await response(scope, receive, send)
+
+    def _admit(self, scope: Scope, state: _RequestState) -> None:
+        """Authenticate the request, and count it in the rate limit; `ApiError` if it is rejected."""
+        if OVERLOADED in scope:
+            raise unavailable("The server has too many connections. Try again.", retry_after=1)
+        headers = Headers(scope=scope)
+        if self._cors_origins and _is_preflight(scope, headers):  # `_Cors` answers those of configured origins
+            raise ApiError(403, "This origin is not in `server.cors_origins`.", code="forbidden")
+        self._reject_cross_origin(scope)
+        state.caller = self._services.authenticator.authenticate(headers.get("authorization"))
+        structlog.contextvars.bind_contextvars(tenant=state.caller.tenant, key_id=state.caller.key_id)
+        state.rate_limit = self._services.rate_limiter.take(state.caller)
+        scope["antwort.caller"] = state.caller
 
     def _reject_cross_origin(self, scope: Scope) -> None:
         """Without API keys, reject web pages and names other than loopback names: see `antwort.net.origin`."""
         if self._services.authenticator.requires_key:
             return
-        if cross_origin_violation(scope["headers"]) is not None:
+        if cross_origin_violation(scope["headers"], allowed_origins=self._cors_origins) is not None:
             message = (
                 "Without API keys this server answers only programs on its own machine that use a loopback name "
-                "(127.0.0.1, [::1], localhost), and no web pages. `antwort keys create` makes keys for others."
+                "(127.0.0.1, [::1], localhost), and no web pages except those of `server.cors_origins`. "
+                "`antwort keys create` makes keys for others."
             )
             raise ApiError(403, message, code="forbidden")
 
@@ -93,7 +122,44 @@ class RequestMiddleware:
         metrics = self._services.metrics
         metrics.requests.labels(_method(scope), route, str(state.status)).inc()
         metrics.request_seconds.labels(route).observe(seconds)
-        log.info("request", route=route, method=scope["method"], status=state.status, ms=round(seconds * 1000, 1))
+        fields = {"route": route, "method": scope["method"], "status": state.status, "ms": round(seconds * 1000, 1)}
+        if (error := scope.get("antwort.error")) is not None:
+            fields |= {"code": error.code, "param": _printable(error.param)}
+        log.info("request", **fields)
+
+
+class _Cors(CORSMiddleware):
+    """CORS headers and preflight responses for web pages of some origins.
+
+    Starlette answers a preflight of another origin with plain text. Here it is the application's error, as every other
+    request of that origin.
+    """
+
+    def __init__(self, app: ASGIApp, origins: Collection[str]) -> None:
+        super().__init__(
+            app,
+            allow_origins=origins,
+            allow_methods=["*"],
+            allow_headers=["*"],  # SDKs send headers of their own
+            allow_private_network=True,
+            expose_headers=_EXPOSED_HEADERS,
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = Headers(scope=scope)
+        if (origin := headers.get("origin")) is not None and not self.is_allowed_origin(origin):
+            await self.simple_response(scope, receive, send, request_headers=headers)
+        else:
+            await super().__call__(scope, receive, send)
+
+
+def _is_preflight(scope: Scope, headers: Headers) -> bool:
+    return scope["method"] == "OPTIONS" and "origin" in headers and "access-control-request-method" in headers
+
+
+def _printable(param: str | None) -> str | None:
+    """A parameter for the log. It can be the caller's text: without line breaks, and not too long."""
+    return None if param is None else ascii(param)[1:-1][:_MAX_LOGGED_PARAM]
 
 
 class _RequestState:
@@ -107,6 +173,7 @@ class _RequestState:
         self.rate_limit: RateLimitState | None = None
         self._send = send
         scope["antwort.request_id"] = self.id
+        scope["antwort.state"] = self
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":

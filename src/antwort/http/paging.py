@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_args
 
 from starlette.requests import Request
 
-from antwort.api.errors import invalid, unsupported_value
+from antwort.api.errors import invalid, out_of_range, unsupported_value
 from antwort.api.objects import ItemPage
 from antwort.api.projection import ResponseView
 from antwort.api.requests import Include
@@ -41,17 +41,9 @@ def parse_page_query(request: Request, *, max_limit: int = MAX_LIMIT, default_li
         raise invalid(f"Invalid value: '{order}'. Supported values are: 'asc' and 'desc'.", param="order")
     limit = parse_integer(request, "limit", default_limit)
     if limit > max_limit:
-        raise invalid(
-            f"Invalid 'limit': integer above maximum value. Expected a value <= {max_limit}, but got {limit} instead.",
-            param="limit",
-            code="integer_above_max_value",
-        )
+        raise out_of_range("limit", limit, maximum=max_limit)
     if limit < 1:
-        raise invalid(
-            f"Invalid 'limit': integer below minimum value. Expected a value >= 1, but got {limit} instead.",
-            param="limit",
-            code="integer_below_min_value",
-        )
+        raise out_of_range("limit", limit, minimum=1)
     return PageQuery(limit=limit, order=order, after=params.get("after") or None, before=params.get("before") or None)
 
 

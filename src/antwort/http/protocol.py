@@ -6,12 +6,12 @@ from http import HTTPStatus
 
 import msgspec
 
-from antwort.api.errors import ApiError
+from antwort.api.errors import ApiError, ErrorCode
 from antwort.api.ids import new_id
 from antwort.config import ServerSettings
 from antwort.net.connections import ERROR_MESSAGES, ConnectionLimiter, render_response
 
-_CODES = {
+_CODES: dict[HTTPStatus, ErrorCode] = {
     HTTPStatus.BAD_REQUEST: "invalid_http",
     HTTPStatus.REQUEST_TIMEOUT: "timeout",
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE: "headers_too_large",

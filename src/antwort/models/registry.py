@@ -214,7 +214,9 @@ def _open_upstream(
 ) -> Upstream:
     api_key = _api_key(name, settings.api_key_env, environment)
     try:
-        return Upstream(settings.base_url, api_key=api_key, headers=settings.headers, ca_file=settings.ca_file)
+        return Upstream(
+            settings.base_url, name=name, api_key=api_key, headers=settings.headers, ca_file=settings.ca_file
+        )
     except OSError as error:
         raise ConfigError(f"models.{name}.ca_file: cannot load '{settings.ca_file}': {error}") from error
     except (ImportError, ValueError) as error:

@@ -1,6 +1,7 @@
 """HTTP client of a model's upstream: connection pool, proxy, TLS, API key, time-outs, size limits, error mapping.
 
-Every failure is raised as a `ModelFault` and logged with its cause. Every read has a size limit.
+Every failure is raised as a `ModelFault` and logged with its cause, the model and the address. Every read has a size
+limit.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from msgspec import Struct
 
 from antwort.engine.ports import ModelFault
 from antwort.models import upstream_errors
+from antwort.models.redaction import Redactor
 from antwort.models.upstream_errors import UpstreamError
 from antwort.net.errors import EventTooLong
 from antwort.net.http_transport import HttpTransport
@@ -31,7 +33,6 @@ _log = structlog.get_logger(__name__)
 _OK = range(200, 300)
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _MAX_ERROR_BYTES = 64 * 1024
-_MAX_LOGGED_CHARACTERS = 500
 _DRAIN_SECONDS = 0.05
 _LIMITS = httpx2.Limits(max_connections=None, max_keepalive_connections=16, keepalive_expiry=30.0)
 
@@ -58,13 +59,15 @@ class Upstream:
     """A model server. `max_event` limits one event, or a response that is not streamed, in bytes.
 
     The proxy of the environment (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`) is used unless `direct`, which
-    is for a process on this machine. `ca_file` replaces the trusted certificates; `OSError` if it is invalid.
+    is for a process on this machine. `ca_file` replaces the trusted certificates; `OSError` if it is invalid. `name` is
+    that of the model in the log.
     """
 
     def __init__(
         self,
         base_url: str,
         *,
+        name: str = "",
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         timeouts: Timeouts | None = None,
@@ -74,8 +77,12 @@ class Upstream:
     ) -> None:
         limits = timeouts or Timeouts()
         self.base_url = base_url.rstrip("/")
-        self._key = api_key
         self._max_event = max_event
+        self._redactor = Redactor(base_url, api_key=api_key, headers=headers)
+        proxy = None if direct else proxy_for(base_url)
+        self._log_fields = {"model": name, "address": _address(base_url)}
+        if proxy is not None:
+            self._log_fields["proxy"] = _address(proxy)
         self._client = httpx2.AsyncClient(
             headers={
                 "accept-encoding": "identity",  # no decompression bombs, and no chunks delayed by compression
@@ -83,7 +90,7 @@ class Upstream:
                 **(headers or {}),
             },
             timeout=httpx2.Timeout(connect=limits.connect, read=limits.read, write=limits.write, pool=limits.connect),
-            transport=_transport(None if direct else proxy_for(base_url), ca_file),
+            transport=_transport(proxy, ca_file),
         )
 
     async def stream(
@@ -96,7 +103,7 @@ class Upstream:
             content=msgspec.json.encode(body),
             headers={"content-type": "application/json", "accept": "text/event-stream"},
         )
-        with _as_faults():
+        with self._as_faults():
             response = await self._client.send(request, stream=True)
             try:
                 if response.status_code not in _OK:
@@ -121,7 +128,7 @@ class Upstream:
     async def post(self, url: str, body: dict[str, Any]) -> object:
         """POST the body and return the JSON of the response; `UpstreamStatusError` for an error status."""
         headers = {"content-type": "application/json"}
-        with _as_faults():
+        with self._as_faults():
             async with self._client.stream("POST", url, content=msgspec.json.encode(body), headers=headers) as response:
                 if response.status_code not in _OK:
                     raise await self._refusal(response)
@@ -130,9 +137,14 @@ class Upstream:
     def fault(self, refusal: UpstreamStatusError, *, model: str) -> ModelFault:
         """The `ModelFault` of an error status."""
         status, error = refusal.status, refusal.error
-        _log.warning("upstream_refused", status=status, code=self._clip(error.code), kind=self._clip(error.kind))
-        _log.debug("upstream_error", message=self._clip(error.message))
-        return upstream_errors.fault_from_response(status, refusal.headers, error, model=model)
+        self._log_error("upstream_refused", error, status=status)
+        redact = self._redactor.redact
+        return upstream_errors.fault_from_response(status, refusal.headers, error, model=model, redact=redact)
+
+    def stream_fault(self, error: UpstreamError, *, model: str) -> ModelFault:
+        """The `ModelFault` of an error within a stream."""
+        self._log_error("upstream_stream_error", error)
+        return upstream_errors.fault_from_stream_error(error, model=model, redact=self._redactor.redact)
 
     async def aclose(self) -> None:
         await self._client.aclose()
@@ -141,9 +153,46 @@ class Upstream:
         body = await _read(response, _MAX_ERROR_BYTES, truncate=True)
         return UpstreamStatusError(response.status_code, response.headers, upstream_errors.parse_error_body(body))
 
-    def _clip(self, message: str) -> str:
-        """Shortened for the log, and without the API key, which some servers repeat."""
-        return (message.replace(self._key, "[key]") if self._key else message)[:_MAX_LOGGED_CHARACTERS]
+    def _log_error(self, event: str, error: UpstreamError, **fields: object) -> None:
+        texts = {"code": error.code, "kind": error.kind, "message": error.message}
+        redacted = {name: self._redactor.redact(text) for name, text in texts.items() if text}
+        _log.warning(event, **self._log_fields, **fields, **redacted)
+
+    @contextmanager
+    def _as_faults(self) -> Generator[None, None, None]:
+        """Map errors of the HTTP client to `ModelFault`, and log them, without a traceback: the cause is elsewhere."""
+        try:
+            yield
+        except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
+            self._log_failure("upstream_address_invalid", error)
+            raise upstream_errors.misconfigured("The address of the model's upstream is not usable.") from error
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError) as error:
+            self._log_failure("upstream_unreachable", error)
+            raise upstream_errors.unreachable() from error
+        except httpx2.TimeoutException as error:
+            self._log_failure("upstream_timeout", error)
+            raise upstream_errors.timed_out() from error
+        except (httpx2.TransportError, httpx2.StreamError) as error:
+            self._log_failure("upstream_disconnected", error)
+            raise upstream_errors.answer_truncated() from error
+        except EventTooLong as error:
+            self._log_failure("upstream_limit_exceeded", error)
+            raise upstream_errors.malformed_answer() from error
+
+    def _log_failure(self, event: str, error: Exception) -> None:
+        reason = self._redactor.redact(str(error))
+        _log.warning(event, **self._log_fields, error=type(error).__name__, reason=reason)
+
+
+def _address(url: str) -> str:
+    """Host and port of a URL, without credentials, path and query."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
+    except ValueError:
+        return "invalid"
+    host = parts.hostname or ""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _transport(proxy: str | None, ca_file: str | None) -> httpx2.AsyncBaseTransport:
@@ -213,25 +262,4 @@ def _decode(body: bytes) -> object:
     try:
         return msgspec.json.decode(body)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise upstream_errors.malformed_answer() from error
-
-
-@contextmanager
-def _as_faults() -> Generator[None, None, None]:
-    """Map errors of the HTTP client to `ModelFault`."""
-    try:
-        yield
-    except (httpx2.InvalidURL, httpx2.UnsupportedProtocol) as error:
-        raise upstream_errors.misconfigured("The address of the model's upstream is not usable.") from error
-    except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError) as error:
-        _log.warning("upstream_unreachable", error=type(error).__name__)
-        raise upstream_errors.unreachable() from error
-    except httpx2.TimeoutException as error:
-        _log.warning("upstream_timeout", error=type(error).__name__)
-        raise upstream_errors.timed_out() from error
-    except (httpx2.TransportError, httpx2.StreamError) as error:
-        _log.warning("upstream_disconnected", error=type(error).__name__)
-        raise upstream_errors.answer_truncated() from error
-    except EventTooLong as error:
-        _log.warning("upstream_limit_exceeded")
         raise upstream_errors.malformed_answer() from error

@@ -2,31 +2,34 @@
 
 The party at fault decides the status:
 
-    the caller's    400  context_length_exceeded, model_not_found, invalid_request, invalid_prompt
-                    400  invalid_encrypted_content
+    the caller's    400  context_length_exceeded, model_not_found, invalid_prompt, invalid_encrypted_content
                     413  request_too_large
                     429  rate_limit_exceeded
     the operator's  502  server_error     rejected credentials, wrong base URL: not retryable
                     429  insufficient_quota    not retryable
     the upstream's  502  server_error     failed; 503 overloaded, 504 timed out: retryable
 
-No text or header of an upstream reaches the caller: they may contain keys, addresses and prompts of other callers. The
-only exception is the id of an item whose encrypted content the upstream refused.
+Where the caller is at fault, the message quotes the upstream's, redacted. Otherwise no text of an upstream reaches the
+caller, because it is not about the request: it may contain the operator's account, or prompts of other callers.
+
+`invalid_prompt` is the code of every other 400: OpenAI's SDKs declare no other code for it, and clients that read the
+codes of failed responses repeat a request whose code they do not know.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import cast
+from typing import Final, TypeAlias, cast
 
 import msgspec
 from msgspec import Struct
 
+from antwort.api.errors import ResponseErrorCode
 from antwort.engine.ports import ModelFault
 
 _TOO_LONG_RE = re.compile(
@@ -39,22 +42,20 @@ _MODEL_MISSING_RE = re.compile(
 _QUOTA_RE = re.compile(r"insufficient_quota|billing|quota")
 _TRY_AGAIN_RE = re.compile(r"try again in (?:(?P<minutes>\d{1,4})m)?(?P<number>\d{1,6}(?:\.\d{1,6})?)(?P<unit>ms|s)\b")
 _CONTENT_FILTER_RE = re.compile(r"content_filter|content management policy|invalid_prompt|moderation")
-_INVALID_ENCRYPTED_CONTENT = "invalid_encrypted_content"
+# Google answers 400, not 401, for a key that it does not accept.
+_CREDENTIALS_RE = re.compile(r"api[_ ]key[_ ](?:is )?(?:not valid|invalid)|(?:invalid|incorrect)[_ ]api[_ ]key")
+_INVALID_ENCRYPTED_CONTENT: Final = "invalid_encrypted_content"
 _ENCRYPTED_ITEM_ID_RE = re.compile(r"\b(?:cmp|rs)_[0-9A-Za-z]{1,128}\b")
 _OVERLOADED_STATUSES = {HTTPStatus.SERVICE_UNAVAILABLE, 529}
 _TIMEOUT_STATUSES = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.GATEWAY_TIMEOUT}
 _BAD_REQUEST_STATUSES = {HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY, HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
 _CREDENTIAL_STATUSES = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PAYMENT_REQUIRED}
 
-# Other causes of a 400, so that the message names what to change.
-_HINTS = (
-    (re.compile(r"does not support tools|tool[_ ]?choice|tool use|--enable-auto-tool|\btools?\b"), "tools"),
-    (re.compile(r"image|multimodal|multi-modal|vision|mmproj"), "images"),
-    (re.compile(r"response_format|json_schema|schema|grammar|guided"), "the output format"),
-    (re.compile(r"reasoning|thinking"), "the reasoning options"),
-    (re.compile(r"temperature|top_p|top_logprobs|logprobs|penalty"), "the sampling options"),
-    (re.compile(r"\broles?\b|alternat|chat template|system message"), "the order or the roles of the messages"),
-)
+_MAX_VALIDATION_ERRORS = 3
+_NO_ENDPOINT = "The model's upstream has no such endpoint."
+
+Redact: TypeAlias = Callable[[str], str]
+"""Removes secrets and addresses from a message of an upstream."""
 
 
 class UpstreamError(Struct, frozen=True):
@@ -71,6 +72,10 @@ class UpstreamError(Struct, frozen=True):
         return f"{self.code} {self.kind} {self.message}".lower()
 
 
+ToFault: TypeAlias = Callable[[UpstreamError], ModelFault]
+"""Maps an error within the stream of one upstream."""
+
+
 def parse_error_body(body: bytes) -> UpstreamError:
     """Parse the body of an error response."""
     try:
@@ -83,6 +88,11 @@ def parse_error(error: object) -> UpstreamError:
     """Parse an error in JSON: OpenAI's envelope, vLLM's flat form, a bare string, FastAPI's `detail`."""
     if isinstance(error, str):
         return UpstreamError(message=error)
+    if isinstance(error, list):
+        problems = cast("list[object]", error)[:_MAX_VALIDATION_ERRORS]
+        if problems and isinstance(problems[0], dict) and "error" in problems[0]:  # Google's envelope
+            return parse_error(cast("object", problems[0]))
+        return UpstreamError(message="; ".join(filter(None, map(_validation_error, problems))))
     if not isinstance(error, dict):
         return UpstreamError()
     fields = cast("dict[str, object]", error)
@@ -99,17 +109,27 @@ def parse_error(error: object) -> UpstreamError:
     )
 
 
-def fault_from_response(status: int, headers: Mapping[str, str], error: UpstreamError, *, model: str) -> ModelFault:
+def _validation_error(problem: object) -> str:
+    """One entry of FastAPI's `detail`: the path of the field, and the message."""
+    fields = cast("dict[str, object]", problem) if isinstance(problem, dict) else {}
+    path, message = fields.get("loc"), fields.get("msg")
+    where = ".".join(map(str, cast("list[object]", path))) if isinstance(path, list) else ""
+    return ": ".join(filter(None, (where, message if isinstance(message, str) else "")))
+
+
+def fault_from_response(
+    status: int, headers: Mapping[str, str], error: UpstreamError, *, model: str, redact: Redact
+) -> ModelFault:
     """The fault for an error response."""
-    fault = _fault_for_status(status, error, model, parse_retry_after(headers))
+    fault = _fault_for_status(status, _Refusal(error, model, redact), parse_retry_after(headers))
     if headers.get("x-should-retry") == "false":
         fault.retryable = False
     return fault
 
 
-def fault_from_stream_error(error: UpstreamError, model: str) -> ModelFault:
+def fault_from_stream_error(error: UpstreamError, *, model: str, redact: Redact) -> ModelFault:
     """The fault for an error event within a stream, which has no HTTP status."""
-    return _fault_for_status(error.status or _guess_status(error), error, model, None)
+    return _fault_for_status(error.status or _guess_status(error), _Refusal(error, model, redact), None)
 
 
 # The status of an error within a stream, by the first pattern that its code or type matches.
@@ -132,18 +152,39 @@ def _guess_status(error: UpstreamError) -> int:
     return HTTPStatus.BAD_REQUEST if _TOO_LONG_RE.search(error.text) else HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-def _fault_for_status(status: int, error: UpstreamError, model: str, wait: int | None) -> ModelFault:
+class _Refusal(Struct, frozen=True):
+    """An error for which the caller may be at fault: the upstream's message is added to that of the fault."""
+
+    error: UpstreamError
+    model: str
+    redact: Redact
+
+    def fault(self, message: str, code: ResponseErrorCode, status: int = 400) -> ModelFault:
+        quoted = "" if self.error.message.lstrip().startswith("<") else self.redact(self.error.message)
+        return ModelFault(f"{message} Upstream message: {quoted}" if quoted else message, code=code, status=status)
+
+    def context_too_long(self) -> ModelFault:
+        message = "Your input exceeds the context window of this model. Shorten it and try again."
+        return self.fault(message, "context_length_exceeded")
+
+    def model_not_found(self) -> ModelFault:
+        return self.fault(f"The model '{self.model}' is not available at its upstream.", "model_not_found")
+
+
+def _fault_for_status(status: int, refusal: _Refusal, wait: int | None) -> ModelFault:
+    text = refusal.error.text
     if status == HTTPStatus.TOO_MANY_REQUESTS:
-        return _too_many_requests(error, wait)
-    if status in _CREDENTIAL_STATUSES:
+        return _too_many_requests(refusal.error, wait)
+    if status in _CREDENTIAL_STATUSES or (status in _BAD_REQUEST_STATUSES and _CREDENTIALS_RE.search(text)):
         return misconfigured("The model's upstream does not accept this server's credentials.")
     if status == HTTPStatus.NOT_FOUND:
-        return _not_found(error, model)
+        is_model_missing = _MODEL_MISSING_RE.search(text)
+        return refusal.model_not_found() if is_model_missing else misconfigured(_NO_ENDPOINT)
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status in _TIMEOUT_STATUSES:
         # llama.cpp and others send 500 for a prompt that is too long.
-        return _context_too_long() if _TOO_LONG_RE.search(error.text) else upstream_failed(status, wait)
+        return refusal.context_too_long() if _TOO_LONG_RE.search(text) else upstream_failed(status, wait)
     if status in _BAD_REQUEST_STATUSES:
-        return _bad_request(status, error, model)
+        return _bad_request(status, refusal)
     return misconfigured(f"The model's upstream answered with the unexpected status {status}.")
 
 
@@ -172,14 +213,19 @@ def _stated_wait(error: UpstreamError) -> int | None:
     return math.ceil(60 * int(stated["minutes"] or 0) + seconds)
 
 
-def _not_found(error: UpstreamError, model: str) -> ModelFault:
-    if _MODEL_MISSING_RE.search(error.text):
-        return _model_not_found(model)
-    return misconfigured("The model's upstream has no such endpoint.")
-
-
-def _model_not_found(model: str) -> ModelFault:
-    return ModelFault(f"The model '{model}' is not available at its upstream.", code="model_not_found", status=400)
+def _bad_request(status: int, refusal: _Refusal) -> ModelFault:
+    error = refusal.error
+    if error.code == _INVALID_ENCRYPTED_CONTENT:
+        return _invalid_encrypted_content(error)
+    if _TOO_LONG_RE.search(error.text):
+        return refusal.context_too_long()
+    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+        return refusal.fault("The request is too large for this model.", "request_too_large", 413)
+    if error.code == "model_not_found" or _MODEL_MISSING_RE.search(error.text):
+        return refusal.model_not_found()
+    if _CONTENT_FILTER_RE.search(error.text):
+        return refusal.fault("The model's upstream rejected this prompt.", "invalid_prompt")
+    return refusal.fault("The model's upstream rejected the request as invalid.", "invalid_prompt")
 
 
 def _invalid_encrypted_content(error: UpstreamError) -> ModelFault:
@@ -191,30 +237,6 @@ def _invalid_encrypted_content(error: UpstreamError) -> ModelFault:
         code=_INVALID_ENCRYPTED_CONTENT,
         status=400,
     )
-
-
-def _context_too_long() -> ModelFault:
-    return ModelFault(
-        "Your input exceeds the context window of this model. Shorten it and try again.",
-        code="context_length_exceeded",
-        status=400,
-    )
-
-
-def _bad_request(status: int, error: UpstreamError, model: str) -> ModelFault:
-    if error.code == _INVALID_ENCRYPTED_CONTENT:
-        return _invalid_encrypted_content(error)
-    if _TOO_LONG_RE.search(error.text):
-        return _context_too_long()
-    if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-        return ModelFault("The request is too large for this model.", code="request_too_large", status=413)
-    if error.code == "model_not_found" or _MODEL_MISSING_RE.search(error.text):
-        return _model_not_found(model)
-    if _CONTENT_FILTER_RE.search(error.text):
-        return ModelFault("The model's upstream rejected this prompt.", code="invalid_prompt", status=400)
-    about = next((what for pattern, what in _HINTS if pattern.search(error.text)), None)
-    hint = f" It does not take {about} as given." if about else ""
-    return ModelFault(f"The model rejected the request as invalid.{hint}", code="invalid_request", status=400)
 
 
 def misconfigured(message: str) -> ModelFault:

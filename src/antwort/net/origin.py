@@ -9,7 +9,7 @@ others: any web page can make it send requests to loopback, even under a name of
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final, Literal
 
 _OTHER_SITES: Final = frozenset({b"cross-site", b"same-site"})
@@ -42,19 +42,26 @@ def is_loopback_host(host: bytes) -> bool:
 
 
 def cross_origin_violation(
-    headers: Iterable[tuple[bytes, bytes]], *, check_host: bool = True
+    headers: Iterable[tuple[bytes, bytes]], *, check_host: bool = True, allowed_origins: Collection[str] = ()
 ) -> Literal["host", "origin"] | None:
     """Which check a request fails: `origin` if a web page sent it, `host` if any `Host` is not a loopback name.
 
     `check_host=False` is for Unix sockets, which browsers cannot reach and where `Host` has no meaning; a proxy in
-    front of the socket still forwards `Origin`. `headers` have lower-case names, as in an ASGI scope.
+    front of the socket still forwards `Origin`. Pages of `allowed_origins` pass: browsers send `Origin` with every
+    request whose response a page of another site can read. `headers` have lower-case names, as in an ASGI scope.
     """
     hosts: list[bytes] = []
+    origins: list[bytes] = []
+    is_other_site = False
     for name, value in headers:
-        if name == b"origin" or (name == b"sec-fetch-site" and value in _OTHER_SITES):
-            return "origin"
-        if name == b"host":
+        if name == b"origin":
+            origins.append(value)
+        elif name == b"host":
             hosts.append(value)
+        elif name == b"sec-fetch-site":
+            is_other_site = is_other_site or value in _OTHER_SITES
+    if not all(origin.decode("latin-1") in allowed_origins for origin in origins) or (is_other_site and not origins):
+        return "origin"
     if check_host and not (hosts and all(map(is_loopback_host, hosts))):
         return "host"
     return None

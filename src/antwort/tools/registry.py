@@ -84,6 +84,10 @@ class ToolRegistry:
                 except ValueError as error:
                     raise ProviderCollision(f"metrics of {provider.name!r}: {error}") from error
 
+    @property
+    def tool_types(self) -> Sequence[str]:
+        return sorted(self._by_type)
+
     def supports(self, tool: ToolDeclaration) -> bool:
         return tool_type(tool) in self._by_type
 

@@ -1,10 +1,101 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+from typing import get_args
+
 import msgspec
 import pytest
+from openai.types.responses import ResponseError, ToolParam
 
-from antwort.api.errors import ApiError, internal, invalid, malformed, not_found, unavailable
-from antwort.api.requests import CreateResponse
+from antwort.api.errors import (
+    ApiError,
+    ErrorCode,
+    ResponseErrorCode,
+    internal,
+    invalid,
+    malformed,
+    not_found,
+    out_of_range,
+    unavailable,
+)
+from antwort.api.requests import CreateResponse, decode
+from antwort.api.tools import KNOWN_TOOL_TYPES
+from antwort.engine.ports import ModelFault
+from antwort.http.errors import from_model_fault
+
+DOCUMENTATION = (Path(__file__).parents[3] / "docs" / "server.md").read_text(encoding="utf-8")
+SDK_CODES = set(get_args(ResponseError.model_fields["code"].annotation))
+
+
+def documented_rows(header: str) -> list[list[str]]:
+    """The rows of the table of the documentation whose first column has this header."""
+    rows = DOCUMENTATION.partition(f"| `{header}` |")[2].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+def codes_in(cell: str) -> list[str]:
+    return re.findall(r"`([a-z_0-9]+)`", cell)
+
+
+def test_the_codes_of_failed_responses_are_documented_and_marked_where_the_sdk_has_them():
+    rows = documented_rows("response.error.code")
+
+    assert sorted(code for row in rows for code in codes_in(row[0])) == sorted(get_args(ResponseErrorCode))
+    for code, in_sdk, _ in rows:
+        assert (code.strip("`") in SDK_CODES) == (in_sdk == "yes")
+
+
+def test_every_error_code_is_documented_once():
+    rows = [*documented_rows("error.code"), *documented_rows("response.error.code")]
+
+    assert sorted(code for row in rows for code in codes_in(row[0])) == sorted(get_args(ErrorCode))
+
+
+def test_a_fault_of_a_model_has_the_same_code_in_the_envelope():
+    for code in get_args(ResponseErrorCode):
+        assert from_model_fault(ModelFault("failed", code=code)).envelope().error.code == code
+
+
+def test_every_tool_type_of_the_sdk_is_known():
+    types = set()
+    for kind in get_args(ToolParam):
+        hint = str(kind.__annotations__["type"])
+        types |= set(re.findall(r"[\"']([a-z_0-9]+)[\"']", hint.replace("typing", "")))
+
+    assert len(types) >= 15
+    assert types <= KNOWN_TOOL_TYPES
+
+
+@pytest.mark.parametrize(
+    "value, bounds, message",
+    [
+        (
+            9,
+            {"maximum": 2.0, "kind": "decimal"},
+            "decimal above maximum value. Expected a value <= 2, but got 9 instead.",
+        ),
+        (0.5, {"minimum": 1}, "integer below minimum value. Expected a value >= 1, but got 0.5 instead."),
+        (10**30, {"maximum": 20}, "integer above maximum value. Expected a value <= 20."),
+        (None, {"maximum": 20}, "integer above maximum value. Expected a value <= 20."),
+        (True, {"maximum": 20}, "integer above maximum value. Expected a value <= 20."),
+    ],
+)
+def test_a_number_out_of_range_is_quoted_with_its_bound(value, bounds, message):
+    assert out_of_range("x", value, **bounds).message == f"Invalid 'x': {message}"
+
+
+def test_a_value_deep_in_the_body_is_quoted():
+    body = b'{"context_management": [{"type": "compaction", "compact_threshold": 5}]}'
+    with pytest.raises(ApiError, match="Expected a value >= 1000, but got 5 instead") as caught:
+        decode(body, CreateResponse)
+    assert caught.value.param == "context_management[0].compact_threshold"
+
+
+def test_a_body_that_is_malformed_behind_the_invalid_value_is_an_error():
+    with pytest.raises(ApiError) as caught:
+        decode(b'{"temperature": 9, "model": nope}', CreateResponse)
+    assert caught.value.code == "decimal_above_max_value"
 
 
 def error_detail(body: bytes) -> dict[str, object]:
@@ -28,7 +119,7 @@ def error_detail(body: bytes) -> dict[str, object]:
         (b'{"max_tool_calls": 0}', "integer_below_min_value", "max_tool_calls"),
         (b'{"tool_choice": "must"}', "invalid_value", "tool_choice"),
         (b'{"tools": [{"type": 3}]}', "invalid_type", "tools[0].type"),
-        (b'{"metadata": {"' + b"k" * 65 + b'": "v"}}', "invalid_value", "metadata"),
+        (b'{"metadata": {"' + b"k" * 65 + b'": "v"}}', "string_above_max_length", "metadata"),
         (b'{"metadata": {"k": 3}}', "invalid_type", "metadata"),
         (b'{"input": [{"x": {"y": 1e999}}]}', "invalid_value", "input[0]"),
         (b"[]", "invalid_type", None),

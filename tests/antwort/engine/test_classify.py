@@ -38,7 +38,7 @@ def names(offer: Offer) -> list[str]:
 
 def offer_of(tools: list[Any], choice: ToolChoice = "auto") -> Offer:
     declared = declare(tools)
-    check_choice(choice, declared)
+    check_choice(choice, declared, EchoTools())
     return classify(declared, choice, prepared(declared, EchoTools()))
 
 
@@ -61,6 +61,17 @@ def test_an_unsupported_tool_type_is_refused_by_name():
     with pytest.raises(ApiError, match="'web_search' is not available on this server") as caught:
         check_tool_types(declare([*TOOLS, WebSearchTool()]), EchoTools())
     assert caught.value.param == "tools[3].type"
+
+
+@pytest.mark.parametrize("kind", ["computer", "web_search_preview", "computer_use"])
+def test_an_unsupported_tool_choice_is_refused_with_the_available_types(kind):
+    available = "Available types: 'function', 'custom', 'namespace', 'tool_search', 'file_search'"
+    with pytest.raises(ApiError, match=f"'{kind}' is not available on this server. {available}") as caught:
+        check_choice(Chosen(kind), [], EchoTools())
+    assert caught.value.param == "tool_choice.type"
+    with pytest.raises(ApiError, match="'function', 'custom', 'namespace', 'tool_search', 'file_search'"):
+        check_choice(Chosen("teleport"), [], EchoTools())
+    check_choice(Chosen("allowed_tools", mode="auto", tools=[Chosen("file_search")]), declare(TOOLS), EchoTools())
 
 
 def test_two_functions_of_one_name_are_refused():
@@ -161,24 +172,26 @@ def test_the_prepared_tool_gives_the_final_description():
 )
 def test_a_choice_of_a_tool_that_is_not_declared_is_refused(tools, choice):
     with pytest.raises(ApiError) as caught:
-        check_choice(choice, declare(tools))
+        check_choice(choice, declare(tools), EchoTools())
     assert (caught.value.status, caught.value.param) == (400, "tool_choice")
 
 
 def test_choices_of_declared_tools_are_accepted():
-    check_choice(Chosen("web_search_preview"), declare([WebSearchTool()]))
-    check_choice(Chosen("mcp", server_label="a"), declare([McpTool("a")]))
-    check_choice(Chosen("tool_search"), declare([ToolSearchTool("client")]))
+    check_choice(Chosen("web_search_preview"), declare([WebSearchTool()]), EchoTools())
+    check_choice(Chosen("mcp", server_label="a"), declare([McpTool("a")]), EchoTools())
+    check_choice(Chosen("tool_search"), declare([ToolSearchTool("client")]), EchoTools())
 
 
 def test_a_choice_may_not_force_an_ignored_tool():
     tools, ignored = declare([FunctionTool("add")]), declare([WebSearchTool()])
 
     with pytest.raises(ApiError, match="'web_search' is not available on this server"):
-        check_choice(Chosen("web_search"), tools, ignored)
+        check_choice(Chosen("web_search"), tools, EchoTools(), ignored)
     with pytest.raises(ApiError, match="'required'"):
-        check_choice(Chosen("allowed_tools", mode="required", tools=[Chosen("web_search")]), tools, ignored)
-    check_choice(Chosen("allowed_tools", mode="auto", tools=[Chosen("web_search")]), tools, ignored)
+        check_choice(
+            Chosen("allowed_tools", mode="required", tools=[Chosen("web_search")]), tools, EchoTools(), ignored
+        )
+    check_choice(Chosen("allowed_tools", mode="auto", tools=[Chosen("web_search")]), tools, EchoTools(), ignored)
 
 
 # ── namespaces ───────────────────────────────────────────────────────────────────────────────────────────────────────

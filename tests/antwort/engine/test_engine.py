@@ -14,7 +14,6 @@ from fixtures_turn import EchoTools
 from antwort.api.errors import ApiError
 from antwort.api.events import FINAL_EVENTS, kind_of
 from antwort.api.requests import CreateResponse, decode
-from antwort.api.tools import McpTool
 from antwort.engine.engine import Engine
 from antwort.engine.ports import ChosenModel, FunctionSpec, Model
 from antwort.engine.stores import (
@@ -52,13 +51,11 @@ class RemoteTools(EchoTools):
     """Hosts MCP tools, and records their declarations."""
 
     specs = (FunctionSpec("remote", None, None),)
+    tool_types = ("mcp",)
 
     def __init__(self):
         super().__init__()
         self.declared = []
-
-    def supports(self, tool):
-        return isinstance(tool, McpTool)
 
     async def prepare(self, tool, param, context):
         self.declared.append(tool)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 JITTER = random.Random(1)  # noqa: S311 - jitter, not a secret
 BUSY = ModelFault("busy", code="rate_limit_exceeded", status=429, retry_after=2, retryable=True)
 BROKEN = ModelFault("broken", retryable=True)
-WRONG = ModelFault("wrong", code="invalid_request", status=400)
+WRONG = ModelFault("wrong", code="invalid_prompt", status=400)
 
 
 class FakeClock:

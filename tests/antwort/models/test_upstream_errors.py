@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from antwort.models import upstream_errors
+from antwort.models.redaction import Redactor
 from antwort.models.upstream_errors import (
     UpstreamError,
     fault_from_response,
@@ -14,9 +15,11 @@ from antwort.models.upstream_errors import (
     parse_retry_after,
 )
 
+REDACT = Redactor("http://10.0.0.7:8000/v1", api_key="sk-secret").redact
+
 
 def fault_for(status, body=b"", headers=None):
-    return fault_from_response(status, headers or {}, parse_error_body(body), model="mine")
+    return fault_from_response(status, headers or {}, parse_error_body(body), model="mine", redact=REDACT)
 
 
 @pytest.mark.parametrize(
@@ -61,8 +64,10 @@ def fault_for(status, body=b"", headers=None):
         ),
         (400, b'{"error":{"code":"content_filter"}}', 400, "invalid_prompt", False),
         (400, b'{"error":{"code":"invalid_encrypted_content"}}', 400, "invalid_encrypted_content", False),
-        (400, b'{"error":{"message":"something at 10.0.0.7"}}', 400, "invalid_request", False),
-        (422, b'{"detail":[{"loc":["body"]}]}', 400, "invalid_request", False),
+        (400, b'{"error":{"message":"something at 10.0.0.7"}}', 400, "invalid_prompt", False),
+        (400, b'[{"error":{"code":400,"message":"API key not valid."}}]', 502, "server_error", False),
+        (400, b'{"error":{"code":400,"message":"API key not valid. Pass a valid one."}}', 502, "server_error", False),
+        (422, b'{"detail":[{"loc":["body"]}]}', 400, "invalid_prompt", False),
         (413, b"too large", 413, "request_too_large", False),
         (500, b"<html>", 502, "server_error", True),
         (503, b'{"error":{"message":"Loading model"}}', 503, "server_error", True),
@@ -79,26 +84,48 @@ def test_error_responses_are_mapped(status, body, fault_status, code, retryable)
 
 
 @pytest.mark.parametrize("status", [302, 400, 401, 403, 404, 413, 418, 422, 429, 500, 503])
-def test_no_upstream_text_reaches_the_caller(status):
-    secret = "sk-secret http://10.0.0.7:8000/v1 another caller's prompt"
-    fault = fault_for(status, f'{{"error":{{"message":"{secret}","code":"{secret}"}}}}'.encode())
+def test_no_secret_and_no_address_reaches_the_caller(status):
+    message = "sk-secret at http://10.0.0.7:8000/v1 and 10.0.0.7"
+    fault = fault_for(status, f'{{"error":{{"message":"{message}","code":"{message}"}}}}'.encode())
 
-    assert not any(word in f"{fault.message} {fault.code}" for word in ("sk-", "10.0.0.7", "another caller"))
+    assert not any(word in f"{fault.message} {fault.code}" for word in ("sk-", "10.0.0.7"))
 
 
 @pytest.mark.parametrize(
-    "message, hint",
+    "status, message, is_quoted",
     [
-        ("registry/model does not support tools", "tools"),
-        ("this model cannot process image input", "images"),
-        ("unsupported response_format", "output format"),
-        ("temperature must be between 0 and 2", "sampling"),
-        ("Conversation roles must alternate user/assistant", "order or the roles"),
-        ("something else", ""),
+        (400, "Tools need --enable-auto-tool-choice.", True),
+        (400, "This model's maximum context length is 9 tokens.", True),
+        (400, "The prompt was filtered: content_filter", True),
+        (413, "At most 5 images.", True),
+        (422, "Conversation roles must alternate.", True),
+        (404, "The model `x` does not exist.", True),
+        (404, "No route.", False),
+        (401, "Key 17 is unknown.", False),
+        (403, "Account 17 has no access.", False),
+        (429, "Account 17 sent too many requests.", False),
+        (500, "Worker 17 crashed.", False),
+        (503, "Worker 17 is busy with another prompt.", False),
     ],
 )
-def test_a_400_has_a_hint(message, hint):
-    assert hint in fault_for(400, f'{{"error":{{"message":"{message}"}}}}'.encode()).message
+def test_the_upstream_message_is_quoted_where_the_caller_is_at_fault(status, message, is_quoted):
+    quoted = fault_for(status, f'{{"error":{{"message":"{message}"}}}}'.encode()).message
+
+    assert quoted.endswith(f"Upstream message: {message}") == is_quoted
+    assert (message in quoted) == is_quoted
+
+
+def test_the_validation_errors_of_a_422_are_quoted():
+    body = (
+        b'{"detail":[{"loc":["body","top_p"],"msg":"Input should be at most 1"},{"loc":["body"],"msg":7},{"msg":"x"}]}'
+    )
+
+    assert fault_for(422, body).message.endswith("Upstream message: body.top_p: Input should be at most 1; body; x")
+
+
+def test_an_error_page_in_html_is_not_quoted():
+    assert "nginx" not in fault_for(400, b"\n<html><title>400 Bad Request</title>nginx</html>").message
+    assert fault_for(400, b"unknown field 'seed'").message.endswith("Upstream message: unknown field 'seed'")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +139,10 @@ def test_a_400_has_a_hint(message, hint):
 )
 def test_invalid_encrypted_content_names_the_item_if_the_upstream_does(message, named):
     error = UpstreamError(code="invalid_encrypted_content", kind="invalid_request_error", message=message)
-    faults = fault_from_response(400, {}, error, model="mine"), fault_from_stream_error(error, "mine")
+    faults = (
+        fault_from_response(400, {}, error, model="mine", redact=REDACT),
+        fault_from_stream_error(error, model="mine", redact=REDACT),
+    )
 
     assert {(fault.code, fault.status, fault.retryable) for fault in faults} == {
         ("invalid_encrypted_content", 400, False)
@@ -156,7 +186,7 @@ def test_faults_carry_retry_after():
         ({"error": {"code": 429, "message": "slow down"}}, "rate_limit_exceeded", 429),
         ({"error": {"type": "rate_limit_error"}}, "rate_limit_exceeded", 429),
         ({"type": "error", "code": "context_length_exceeded", "message": ""}, "context_length_exceeded", 400),
-        ({"error": {"type": "invalid_request_error", "message": "?"}}, "invalid_request", 400),
+        ({"error": {"type": "invalid_request_error", "message": "?"}}, "invalid_prompt", 400),
         ({"error": "out of memory at 10.0.0.7"}, "server_error", 502),
         ({"code": "invalid_encrypted_content", "message": "at 10.0.0.7"}, "invalid_encrypted_content", 400),
         ({"error": {"message": "x", "code": 503}}, "server_error", 503),
@@ -176,7 +206,7 @@ def test_faults_carry_retry_after():
     ],
 )
 def test_errors_within_a_stream_are_mapped(error, code, status):
-    fault = fault_from_stream_error(parse_error(error), model="mine")
+    fault = fault_from_stream_error(parse_error(error), model="mine", redact=REDACT)
 
     assert (fault.code, fault.status) == (code, status)
     assert "10.0.0.7" not in fault.message
@@ -196,7 +226,7 @@ def test_errors_within_a_stream_are_mapped(error, code, status):
     ],
 )
 def test_which_errors_within_a_stream_are_retryable(code, retryable):
-    assert fault_from_stream_error(UpstreamError(code=code), model="mine").retryable == retryable
+    assert fault_from_stream_error(UpstreamError(code=code), model="mine", redact=REDACT).retryable == retryable
 
 
 @pytest.mark.parametrize(
@@ -212,7 +242,7 @@ def test_which_errors_within_a_stream_are_retryable(code, retryable):
 def test_a_rate_limit_within_a_stream_has_the_wait_that_its_message_states(message, seconds):
     error = UpstreamError(code="rate_limit_exceeded", message=message)
 
-    assert fault_from_stream_error(error, model="mine").retry_after == seconds
+    assert fault_from_stream_error(error, model="mine", redact=REDACT).retry_after == seconds
 
 
 def test_an_exhausted_quota_has_its_own_type():

@@ -13,6 +13,17 @@ def headers(*lines: str) -> list[tuple[bytes, bytes]]:
     return [(name.lower().encode(), value.strip().encode()) for name, _, value in pairs]
 
 
+def test_pages_of_allowed_origins_pass_if_the_host_does():
+    page = ("Origin: https://app.example", "Sec-Fetch-Site: cross-site")
+    allowed = {"https://app.example"}
+
+    assert cross_origin_violation(headers("Host: localhost", *page), allowed_origins=allowed) is None
+    assert cross_origin_violation(headers("Host: rebound.example", *page), allowed_origins=allowed) == "host"
+    rejected = [(*page, "Origin: https://evil.example"), page[1:], ("Origin: null",), ("Origin: *",)]
+    for lines in rejected:
+        assert cross_origin_violation(headers("Host: localhost", *lines), allowed_origins=allowed) == "origin"
+
+
 @pytest.mark.parametrize("name", ["127.0.0.1", "127.9.9.9", "::1", "localhost", "LOCALHOST"])
 def test_loopback_names(name):
     assert is_loopback(name)

@@ -50,6 +50,7 @@ def test_a_tool_type_without_a_provider_is_not_supported():
     registry = ToolRegistry([EchoProvider()])
 
     assert registry.supports(SEARCH)
+    assert "file_search" in registry.tool_types
     assert not registry.supports(WebSearchTool())
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Literal, TypeAlias, cast
 
 from antwort.api.token_estimate import TokenEstimator
@@ -48,7 +49,11 @@ class ChatCompletions:
         A server that rejects `stream_options` is asked again without them, and from then on never with them.
         """
         model = self._model or request.model
-        stream = ChatStream(model=request.model, top_logprobs=request.top_logprobs, used_call_ids=_call_ids(request))
+        stream = ChatStream(
+            to_fault=partial(self._upstream.stream_fault, model=request.model),
+            top_logprobs=request.top_logprobs,
+            used_call_ids=_call_ids(request),
+        )
         written = TokenEstimator()
         has_ended = False
         while not has_ended:

@@ -17,6 +17,7 @@ from antwort.engine.ports import Finished, Piece, ReasoningPiece, RefusalPiece, 
 from antwort.models import upstream_errors
 from antwort.models.calls import CallAssembler, CallDelta, CallWithoutName, FunctionDelta
 from antwort.models.logprobs import Logprob, parse_logprobs
+from antwort.models.upstream_errors import ToFault
 from antwort.net.sse import ServerEvent
 
 DONE = b"[DONE]"
@@ -71,17 +72,20 @@ _decoder = msgspec.json.Decoder(_ChatChunk)
 
 
 class ChatStream:
-    """Parser of one answer. `top_logprobs` is the requested number of alternatives; None means no logprobs."""
+    """Parser of one answer. `top_logprobs` is the requested number of alternatives; None means no logprobs.
+
+    `to_fault` maps an error in the stream to the fault to raise.
+    """
 
     def __init__(
         self,
         *,
-        model: str,
+        to_fault: ToFault,
         top_logprobs: int | None = None,
         used_call_ids: Iterable[str] = (),
         new_call_id: Callable[[], str] = lambda: new_id("call_"),
     ) -> None:
-        self._model = model
+        self._to_fault = to_fault
         self._top_logprobs = top_logprobs
         self._calls = CallAssembler(used_ids=used_call_ids, new_call_id=new_call_id)
         self._reason: str | None = None
@@ -103,7 +107,7 @@ class ChatStream:
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise upstream_errors.malformed_answer() from error
         if event.name == "error" or chunk.error or chunk.object == "error":
-            raise upstream_errors.fault_from_stream_error(upstream_errors.parse_error_body(event.data), self._model)
+            raise self._to_fault(upstream_errors.parse_error_body(event.data))
         if chunk.usage is not None:
             self.usage = _usage(chunk.usage)
         for choice in chunk.choices or ():

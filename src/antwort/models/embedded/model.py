@@ -54,7 +54,7 @@ class Embedded:
             try:
                 async with aclosing(upstream.stream("completion", _completion_body(completion, request))) as events:
                     async for event in events:
-                        chunk = _decode(event.data, request.model)
+                        chunk = _decode(event.data, upstream, request.model)
                         logprobs = parse_logprobs(chunk.completion_probabilities, request.top_logprobs)
                         for piece in generation.read(chunk.content, logprobs):
                             yield piece
@@ -97,13 +97,13 @@ async def _post(upstream: Upstream, path: str, body: dict[str, Any], request: Mo
     return cast("dict[str, object]", answer) if isinstance(answer, dict) else {}
 
 
-def _decode(data: bytes, model: str) -> _CompletionChunk:
+def _decode(data: bytes, upstream: Upstream, model: str) -> _CompletionChunk:
     try:
         chunk = _decoder.decode(data)
     except msgspec.MsgspecError as error:
         raise upstream_errors.malformed_answer() from error
     if chunk.error:
-        raise upstream_errors.fault_from_stream_error(upstream_errors.parse_error_body(data), model)
+        raise upstream.stream_fault(upstream_errors.parse_error_body(data), model=model)
     return chunk
 
 

@@ -104,7 +104,8 @@ class Supervisor:
         _log.info("model_ready", pid=process.pid)
         # It closes the connection after a streamed answer without announcing it, so connections are not reused.
         headers = {"connection": "close"}
-        return Upstream(ready.address, api_key=self._settings.key, headers=headers, direct=True)
+        name = Path(self._settings.weights).name
+        return Upstream(ready.address, name=name, api_key=self._settings.key, headers=headers, direct=True)
 
     async def _handshake(self, process: asyncio.subprocess.Process) -> Ready:
         assert process.stdin is not None  # noqa: S101 - for the type checker: it is a pipe

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from typing import cast
 
 from antwort.engine.ports import ModelFault, ModelRequest, Piece
@@ -33,7 +34,8 @@ class Responses:
 
     async def generate(self, request: ModelRequest) -> AsyncGenerator[Piece, None]:
         """Send the request and yield the pieces of the streamed answer."""
-        stream = ResponsesStream(model=request.model, top_logprobs=request.top_logprobs)
+        to_fault = partial(self._upstream.stream_fault, model=request.model)
+        stream = ResponsesStream(to_fault=to_fault, top_logprobs=request.top_logprobs)
         body = to_body(request, model=self._model or request.model, reasoning=self._replay_reasoning)
         try:
             async with aclosing(self._upstream.stream("responses", body, lambda: stream.is_done)) as events:

@@ -31,6 +31,7 @@ from antwort.engine.ports import (
 )
 from antwort.models import upstream_errors
 from antwort.models.logprobs import parse_logprobs
+from antwort.models.upstream_errors import ToFault
 from antwort.net.sse import ServerEvent
 
 Raw: TypeAlias = dict[str, Any]
@@ -107,12 +108,19 @@ class _StreamedCall:
 
 
 class ResponsesStream:
-    """Parser of one answer. `top_logprobs` is the requested number of alternatives; None means no logprobs."""
+    """Parser of one answer. `top_logprobs` is the requested number of alternatives; None means no logprobs.
+
+    `to_fault` maps an error in the stream to the fault to raise.
+    """
 
     def __init__(
-        self, *, model: str, top_logprobs: int | None = None, new_call_id: Callable[[], str] = lambda: new_id("call_")
+        self,
+        *,
+        to_fault: ToFault,
+        top_logprobs: int | None = None,
+        new_call_id: Callable[[], str] = lambda: new_id("call_"),
     ) -> None:
-        self._model = model
+        self._to_fault = to_fault
         self._top_logprobs = top_logprobs
         self._new_call_id = new_call_id
         self._calls: dict[int, _StreamedCall] = {}
@@ -138,7 +146,7 @@ class ResponsesStream:
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise upstream_errors.malformed_answer() from error
         if failed:
-            raise upstream_errors.fault_from_stream_error(upstream_errors.parse_error_body(event.data), self._model)
+            raise self._to_fault(upstream_errors.parse_error_body(event.data))
         if read is not None:
             yield from self._read_event(name, read)
 
@@ -253,7 +261,7 @@ class ResponsesStream:
     def _finish(self, name: str, response: Raw) -> None:
         if name in ("response.failed", "response.cancelled"):
             error = upstream_errors.parse_error(response.get("error"))
-            raise upstream_errors.fault_from_stream_error(error, self._model)
+            raise self._to_fault(error)
         usage = parse_usage(response.get("usage"))
         if name == "response.incomplete":
             filtered = _incomplete_reason(response.get("incomplete_details")) == "content_filter"

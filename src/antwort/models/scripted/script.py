@@ -47,6 +47,7 @@ import msgspec
 import yaml
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from antwort.api.errors import ResponseErrorCode
 from antwort.engine.ports import ModelFault
 
 MARKER_RE = re.compile(r"<<(?:(?P<name>text|output)|find /(?P<pattern>(?:(?!<<find).)*?)/)>>", re.DOTALL)
@@ -81,7 +82,7 @@ class ScriptedFault(Struct, frozen=True, forbid_unknown_fields=True):
     """The fields of a `ModelFault` to raise."""
 
     message: str = "The script contains a fault here."
-    code: str = "server_error"
+    code: ResponseErrorCode = "server_error"
     status: Annotated[int, Meta(ge=400, le=599)] = 502
     retry_after: NonNegativeInt | None = None
     retryable: bool = False

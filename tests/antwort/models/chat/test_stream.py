@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -10,12 +11,15 @@ from hypothesis import strategies as st
 from antwort.api.responses import Usage
 from antwort.engine.ports import ModelFault, ReasoningPiece, TextPiece
 from antwort.models.chat.stream import ChatStream
+from antwort.models.upstream_errors import fault_from_stream_error
 from antwort.net.sse import EventReader, ServerEvent
 from antwort.testing.model import AnswerCall, ModelAnswer, fold
 
+TO_FAULT = partial(fault_from_stream_error, model="mine", redact=lambda text: text.replace("secret", "[redacted]"))
+
 
 def read(*payloads, name="", top_logprobs=None):
-    stream = ChatStream(model="mine", new_call_id=lambda: "new_id", top_logprobs=top_logprobs)
+    stream = ChatStream(to_fault=TO_FAULT, new_call_id=lambda: "new_id", top_logprobs=top_logprobs)
     pieces = []
     for payload in payloads:
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
@@ -189,7 +193,7 @@ def test_any_split_of_fragments_and_bytes_gives_the_same_answer(reasoning, text,
     source = "".join([*frames, f"data: [DONE]{end}{end}"]).encode()
     edges = sorted({0, len(source), *data.draw(st.lists(st.integers(0, len(source)), max_size=8))})
 
-    reader, stream, pieces = EventReader(100_000), ChatStream(model="mine"), []
+    reader, stream, pieces = EventReader(100_000), ChatStream(to_fault=TO_FAULT), []
     for start, stop in itertools.pairwise(edges):
         for event in reader.feed(source[start:stop]):
             pieces += stream.read(event)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -9,12 +10,15 @@ from hypothesis import strategies as st
 from antwort.api.responses import InputDetails, OutputDetails, Usage
 from antwort.engine.ports import CompactionPiece, EncryptedReasoning, Finished, ItemPiece, ModelFault, TextPiece
 from antwort.models.responses.stream import ResponsesStream
+from antwort.models.upstream_errors import fault_from_stream_error
 from antwort.net.sse import ServerEvent
 from antwort.testing.model import AnswerCall, fold
 
+TO_FAULT = partial(fault_from_stream_error, model="mine", redact=lambda text: text.replace("secret", "[redacted]"))
+
 
 def read(*payloads, name="", top_logprobs=None):
-    stream, pieces = ResponsesStream(model="mine", new_call_id=lambda: "new_id", top_logprobs=top_logprobs), []
+    stream, pieces = ResponsesStream(to_fault=TO_FAULT, new_call_id=lambda: "new_id", top_logprobs=top_logprobs), []
     for payload in payloads:
         data = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
         pieces += stream.read(ServerEvent(name, data))
