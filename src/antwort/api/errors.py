@@ -88,7 +88,14 @@ def missing_parameter(param: str) -> ApiError:
 
 def unsupported_value(value: str, supported: Iterable[str], param: str) -> ApiError:
     """400: a parameter has none of the supported values."""
-    return invalid(f"Invalid value: '{value}'. Supported values are: {', '.join(map(repr, supported))}.", param=param)
+    named = f"Invalid value: '{value[:_MAX_LENGTH]}'."
+    return invalid(f"{named} Supported values are: {', '.join(map(repr, supported))}.", param=param)
+
+
+def unavailable_item(kind: str, available: Iterable[str], param: str) -> ApiError:
+    """400: an input item of OpenAI's API that this server does not implement."""
+    message = f"Input items of type '{kind}' are not available on this server."
+    return invalid(f"{message} Available types are: {', '.join(map(repr, available))}.", param=param)
 
 
 def not_found(what: str, identifier: str, *, param: str | None = None) -> ApiError:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct, field
 
 from antwort.api import items
-from antwort.api.errors import invalid, malformed, missing_parameter
-from antwort.api.items import GivenItem, Item, Paired
-from antwort.api.tools import Chosen, McpTool, ToolDeclaration, tool_name, tool_type
+from antwort.api.errors import invalid, malformed, missing_parameter, unavailable_item, unsupported_value
+from antwort.api.items import GivenItem, Identified, Item
+from antwort.api.tools import Chosen, FunctionTool, McpTool, ToolDeclaration, tool_name, tool_type
+from antwort.api.validation.ids import check_each_once, check_id, check_item_ids
+from antwort.api.validation.schemas import GivenSchema, check_schema
 
 T = TypeVar("T")
 
@@ -206,20 +209,27 @@ def read_input(value: str | list[dict[str, Any]] | None) -> list[Item]:
         return []
     if isinstance(value, str):
         return [items.read({"type": "message", "role": "user", "content": value})]
-    return read_items(value, "input")
+    given = read_items(value, "input")
+    check_each_once(given, "input")
+    return given
 
 
 def read_items(values: list[dict[str, Any]], param: str) -> list[Item]:
-    """Parse input items; an invalid one is an `ApiError` with its path."""
+    """Parse input items; an invalid one, or one of an unknown type, is an `ApiError` with its path."""
     return [_read_item(raw, f"{param}[{at}]") for at, raw in enumerate(values)]
 
 
 def _read_item(raw: dict[str, Any], path: str) -> Item:
     try:
-        msgspec.convert(raw, Paired)
-        return items.read(raw)
+        msgspec.convert(raw, Identified)
+        item = items.read(raw)
     except msgspec.ValidationError as error:
         raise malformed(error, root=path) from error
+    if item.known is None:
+        refuse = unavailable_item if item.type in items.UNAVAILABLE else unsupported_value
+        raise refuse(item.type, items.READERS, f"{path}.type")
+    check_item_ids(raw, item.type, path)
+    return item
 
 
 def check(request: CreateResponse) -> None:
@@ -230,6 +240,10 @@ def check(request: CreateResponse) -> None:
             param="previous_response_id",
             code="mutually_exclusive_parameters",
         )
+    if request.previous_response_id is not None:
+        check_id(request.previous_response_id, "previous_response_id", "resp")
+    if request.conversation_id is not None:
+        check_id(request.conversation_id, _conversation_param(request), "conv")
     if request.background and request.store is False:
         raise invalid("Background mode requires 'store' to be true.", param="background")
     if request.prompt is not None:
@@ -240,6 +254,25 @@ def check(request: CreateResponse) -> None:
         )
     _check_tools(request.tools or [])
     _check_choice(request.tool_choice, request.tools or [])
+
+
+def _conversation_param(request: CreateResponse) -> str:
+    return "conversation.id" if isinstance(request.conversation, ConversationRef) else "conversation"
+
+
+def check_schemas(request: CreateResponse) -> Iterator[None]:
+    """`ApiError` 400 for a JSON schema that is not valid. Yields between steps, because schemas may be large."""
+    for at, tool in enumerate(request.tools or ()):
+        if isinstance(tool, FunctionTool) and tool.parameters is not None:
+            param = f"tools[{at}].parameters"
+            given = GivenSchema(
+                tool.parameters, f"function '{tool.name}'", param, "invalid_function_parameters", tool.strict is True
+            )
+            yield from check_schema(given)
+    if request.text is not None and isinstance(form := request.text.format, JsonSchemaFormat):
+        name = f"response_format '{form.name}'"
+        given = GivenSchema(form.schema, name, "text.format.schema", "invalid_json_schema", form.strict is True)
+        yield from check_schema(given)
 
 
 def check_input(request: CreateResponse) -> None:

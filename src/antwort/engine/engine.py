@@ -6,6 +6,7 @@ began. `recover` resumes or fails what an earlier process left unfinished.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from antwort.api.errors import ApiError, unavailable
 from antwort.api.events import ResponseFailed, to_sse
 from antwort.api.ids import new_id
 from antwort.api.items import Item
-from antwort.api.requests import CreateResponse, check, check_input
+from antwort.api.requests import CreateResponse, check, check_input, check_schemas
 from antwort.api.responses import CompactedResponse, Response, ResponseError, Usage, initial_response
 from antwort.api.token_estimate import estimate_item
 from antwort.api.tools import ToolDeclaration, tool_type
@@ -59,7 +60,7 @@ class Engine:
 
     async def start(self, owner: Owner, request: CreateResponse) -> ResponseRun:
         """Validate the request, prepare its response, and store that it began."""
-        check(request)
+        await _check(request)
         check_input(request)
         run = await self._new_run(owner, request, self.models.find(request.model))
         if run.is_stored:
@@ -68,14 +69,14 @@ class Engine:
 
     async def count_tokens(self, owner: Owner, request: CreateResponse) -> int:
         """How many input tokens a request would have."""
-        check(request)
+        await _check(request)
         chosen = self.models.find(request.model)
         run = await self._new_run(owner, request, chosen)
         return await chosen.model.count_tokens(run.model_request())
 
     async def compact(self, owner: Owner, request: CreateResponse) -> CompactedResponse:
         """Compact the history of a request. Nothing of it is stored."""
-        check(request)
+        await _check(request)
         check_input(request)
         chosen = self.models.find(request.model)
         request = msgspec.structs.replace(request, store=False, input=_with_trigger(request.input))
@@ -102,7 +103,7 @@ class Engine:
         response = initial_response(
             request, identifier=stored.response.id, model=stored.response.model, created_at=stored.response.created_at
         )
-        run = await self._prepare(owner, request, response, self.models.find(request.model))
+        run = await self._prepare(owner, request, response, self.models.find(request.model), is_resumed=True)
         # Drops the events that the earlier process stored. Preparing has not crashed, so only the run is counted.
         await self._write_begun(run, resumed)
         return run
@@ -112,13 +113,19 @@ class Engine:
         return await self._prepare(owner, request, response, chosen)
 
     async def _prepare(
-        self, owner: Owner, request: CreateResponse, response: Response, chosen: ChosenModel
+        self,
+        owner: Owner,
+        request: CreateResponse,
+        response: Response,
+        chosen: ChosenModel,
+        *,
+        is_resumed: bool = False,
     ) -> ResponseRun:
         """Everything that can be wrong with a request is an error here, before anything is sent or stored."""
         tools = request.tools or []  # with the secrets that `response.tools` leaves out
         check_tool_types(tools, self.tools)
         sealer = TenantSealer(self.sealer, owner.tenant)
-        context = await load_context(request, owner, self.store, sealer, chosen)
+        context = await load_context(request, owner, self.store, sealer, chosen, is_resumed=is_resumed)
         check_outputs(context)
         tool_context = ToolContext(
             owner=owner,
@@ -126,6 +133,7 @@ class Engine:
             history=context.history,
             given=context.visible,
             include=frozenset(request.include or ()),
+            images_are_files=not chosen.reads_images,
         )
         prepared = {
             index: await self._prepare_tool(tool, f"tools[{index}]", tool_context)
@@ -134,7 +142,14 @@ class Engine:
         }
         offer = classify(tools, response.tool_choice, prepared)
         reads_files = any(tool.reads_files for tool in prepared.values())
-        attacher = Attacher(owner, self.store, chosen, self.max_attached, tools_read_files=reads_files)
+        attacher = Attacher(
+            owner,
+            self.store,
+            chosen,
+            self.max_attached,
+            tools_read_files=reads_files,
+            history_param=_history_param(request),
+        )
         history = await attacher.history(context)
         hosted = HostedTools(prepared)
         summary_model = self.models.find(self.compaction.model) if self.compaction.model else chosen
@@ -244,6 +259,19 @@ _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _WINDOW_SHARE = 0.75
 _MIN_HISTORY_TOKENS = 4_000
 """A compaction without a threshold has at least the budgets of a history of this size."""
+
+
+async def _check(request: CreateResponse) -> None:
+    check(request)
+    for _ in check_schemas(request):
+        await asyncio.sleep(0)  # a large schema must not block the event loop
+
+
+def _history_param(request: CreateResponse) -> str:
+    """The parameter that names the history before the request."""
+    if request.previous_response_id is not None:
+        return "previous_response_id"
+    return "input" if request.conversation is None else "conversation"
 
 
 def _threshold(requested: int | None, settings: CompactionSettings, chosen: ChosenModel) -> int:

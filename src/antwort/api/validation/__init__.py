@@ -1,0 +1,5 @@
+"""Rules for the values of requests that their types do not express.
+
+ids      item ids, call ids, ids of responses and conversations
+schemas  JSON schemas of functions and of the output text
+"""
