@@ -210,4 +210,6 @@ def _links(route: ApiRoute, routes: Sequence[ApiRoute]) -> Schema:
 
 
 def _parameter(name: str, location: str, schema: Schema) -> Schema:
-    return {"name": name, "in": location, "required": location == "path", "schema": schema}
+    parameter: Schema = {"name": name, "in": location, "required": location == "path", "schema": schema}
+    # An empty number or boolean in a query is as good as none.
+    return parameter | ({"allowEmptyValue": True} if schema.get("type") in ("integer", "boolean") else {})
