@@ -60,6 +60,10 @@ def refusal(work, *arguments, **parameters) -> openai.BadRequestError:
     return caught.value
 
 
+def message_of(error: openai.APIStatusError) -> str:
+    return error.response.json()["error"]["message"]
+
+
 def user(*parts):
     return {"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, *parts]}
 
@@ -159,8 +163,7 @@ def test_an_unknown_input_item_is_a_400_that_names_item_and_type(client, entry_p
     error = refusal(send, client, entry_point, {"type": "bogus", "id": "x_1", "any": ["thing"]})
 
     assert (error.code, error.param) == ("invalid_value", f"{'items' if 'conv' in entry_point else 'input'}[1].type")
-    assert error.message.startswith("Error code: 400")
-    message = error.body["message"]
+    message = message_of(error)
     assert message.startswith("Invalid value: 'bogus'. Supported values are: 'message', 'function_call', ")
     assert "'item_reference'." in message
 
@@ -235,7 +238,7 @@ def test_the_same_item_twice_is_refused_as_openai_does(client):
         error = refusal(client.responses.create, input=given)
         assert (error.code, error.param) == (None, "input")
         text = "Duplicate item found with id msg_1. Remove duplicate items from your input and try again."
-        assert error.body["message"] == text
+        assert message_of(error) == text
     assert client.responses.create(input=[USER, USER]).status == "completed"
 
 
@@ -315,7 +318,7 @@ def test_a_malformed_id_is_refused_as_openai_does(client, parameters, param, cod
     error = refusal(client.responses.create, **{"input": "hello", **parameters})
 
     assert (error.code, error.param) == (code, param)
-    assert message in (None, error.body["message"])
+    assert message in (None, message_of(error))
 
 
 def test_the_long_call_id_of_a_model_is_replaced_by_one_that_the_client_can_send_back(client, upstream):

@@ -153,6 +153,10 @@ MISSING = (
 NOT_CLOSED = "In context=(), 'additionalProperties' is required to be supplied and to be false."
 
 
+def message_of(error: openai.APIStatusError) -> str:
+    return error.response.json()["error"]["message"]
+
+
 @pytest.mark.parametrize(
     "schema, strict, problem",
     [
@@ -171,11 +175,11 @@ def test_an_invalid_schema_is_refused_as_openai_does(client, schema, strict, pro
         with pytest.raises(openai.BadRequestError) as caught:
             work(input="hello", tools=[{"type": "function", "name": "f"}, tool])
         assert (caught.value.code, caught.value.param) == ("invalid_function_parameters", "tools[1].parameters")
-        assert caught.value.body["message"] == f"Invalid schema for function 'look': {problem}"
+        assert message_of(caught.value) == f"Invalid schema for function 'look': {problem}"
         with pytest.raises(openai.BadRequestError) as caught:
             work(input="hello", text=form)
         assert (caught.value.code, caught.value.param) == ("invalid_json_schema", "text.format.schema")
-        assert caught.value.body["message"] == f"Invalid schema for response_format 'answer': {problem}"
+        assert message_of(caught.value) == f"Invalid schema for response_format 'answer': {problem}"
 
 
 @pytest.mark.parametrize(

@@ -630,30 +630,6 @@ def test_attachments_of_retained_messages_are_shown_after_a_compaction():
     assert runner.turn.compacted.window[-1] == stored
 
 
-@pytest.mark.parametrize("source", [{"file_id": "file-abcdefgh"}, {"image_url": "data:image/png;base64,eA=="}])
-def test_attachments_of_a_changed_message_are_shown_as_before_the_compaction(source):
-    image = {"type": "input_image", **source}
-    shown = {"type": "input_text", "text": "[attached image: a.png, for your tools to read]"}
-    other = {"type": "input_file", "file_url": "https://x.example/a.pdf"}
-    stored, read = (items.read({"role": "user", "content": [part]}) for part in (image, shown))
-    changed = items.read({"role": "user", "content": [image, other]})
-    plan = CompactionPlan(transcript=[stored], history=[read])
-
-    [first, second] = plan.with_attachments([stored, changed])
-    assert first is read
-    assert second.raw["content"] == [shown, other]
-
-
-def test_a_long_or_missing_call_id_is_replaced():
-    for call_id in ("", "c" * 65):
-        runner = TurnRunner(
-            {"tools": [{"type": "function", "name": "look"}]},
-            [CallPiece(0, "look", call_id, "{}"), Finished("calls")],
-        )
-        [item] = runner.run().output
-        assert item["call_id"].startswith("call_")
-
-
 def test_an_item_of_an_upstream_that_compacts_is_passed_through():
     item = {"type": "compaction", "id": "cmp_9", "encrypted_content": "gAAAAAB"}
     runner = TurnRunner({}, [TextPiece("Yes."), CompactionPiece(item), TextPiece("And?"), used()])

@@ -3,3 +3,7 @@
 ids      item ids, call ids, ids of responses and conversations
 schemas  JSON schemas of functions and of the output text
 """
+
+from __future__ import annotations
+
+__all__: list[str] = []
