@@ -13,7 +13,7 @@ from antwort.api.errors import invalid, malformed, missing_parameter, unavailabl
 from antwort.api.items import GivenItem, Identified, Item
 from antwort.api.tools import Chosen, FunctionTool, McpTool, ToolDeclaration, tool_name, tool_type
 from antwort.api.validation.ids import check_each_once, check_id, check_item_ids
-from antwort.api.validation.schemas import GivenSchema, check_schema
+from antwort.api.validation.schemas import GivenSchema
 
 T = TypeVar("T")
 
@@ -260,19 +260,15 @@ def _conversation_param(request: CreateResponse) -> str:
     return "conversation.id" if isinstance(request.conversation, ConversationRef) else "conversation"
 
 
-def check_schemas(request: CreateResponse) -> Iterator[None]:
-    """`ApiError` 400 for a JSON schema that is not valid. Yields between steps, because schemas may be large."""
+def given_schemas(request: CreateResponse) -> Iterator[GivenSchema]:
+    """The JSON schemas of a request, for `validation.schemas`."""
     for at, tool in enumerate(request.tools or ()):
         if isinstance(tool, FunctionTool) and tool.parameters is not None:
-            param = f"tools[{at}].parameters"
-            given = GivenSchema(
-                tool.parameters, f"function '{tool.name}'", param, "invalid_function_parameters", tool.strict is True
-            )
-            yield from check_schema(given)
+            name, param = f"function '{tool.name}'", f"tools[{at}].parameters"
+            yield GivenSchema(tool.parameters, name, param, "invalid_function_parameters", tool.strict is True)
     if request.text is not None and isinstance(form := request.text.format, JsonSchemaFormat):
-        name = f"response_format '{form.name}'"
-        given = GivenSchema(form.schema, name, "text.format.schema", "invalid_json_schema", form.strict is True)
-        yield from check_schema(given)
+        name, param = f"response_format '{form.name}'", "text.format.schema"
+        yield GivenSchema(form.schema, name, param, "invalid_json_schema", form.strict is True)
 
 
 def check_input(request: CreateResponse) -> None:

@@ -19,10 +19,11 @@ from antwort.api.errors import ApiError, unavailable
 from antwort.api.events import ResponseFailed, to_sse
 from antwort.api.ids import new_id
 from antwort.api.items import Item
-from antwort.api.requests import CreateResponse, check, check_input, check_schemas
+from antwort.api.requests import CreateResponse, check, check_input, given_schemas
 from antwort.api.responses import CompactedResponse, Response, ResponseError, Usage, initial_response
 from antwort.api.token_estimate import estimate_item
 from antwort.api.tools import ToolDeclaration, tool_type
+from antwort.api.validation.schemas import check_schemas
 from antwort.config import CompactionSettings
 from antwort.engine.attachments import Attacher
 from antwort.engine.classify import check_tool_types, classify, is_hosted
@@ -263,8 +264,8 @@ _MIN_HISTORY_TOKENS = 4_000
 
 async def _check(request: CreateResponse) -> None:
     check(request)
-    for _ in check_schemas(request):
-        await asyncio.sleep(0)  # a large schema must not block the event loop
+    for _ in check_schemas(given_schemas(request)):
+        await asyncio.sleep(0)  # large schemas must not block the event loop
 
 
 def _history_param(request: CreateResponse) -> str:

@@ -10,7 +10,7 @@ in place of an object, are left to the model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 from urllib.parse import unquote
 
@@ -59,22 +59,26 @@ def _context(node: _Node) -> str:
     return str(tuple(_shortened(key) for keys in reversed(steps[-_MAX_CONTEXT_STEPS:]) for key in keys))
 
 
-def check_schema(given: GivenSchema) -> Iterator[None]:
-    """`ApiError` 400 for a schema that OpenAI refuses. Yields after every thousand nodes: the schema may be large."""
-    pending: list[Iterator[_Node]] = [iter([_Node(given.schema)])]
-    count = 0
+def check_schemas(given: Iterable[GivenSchema]) -> Iterator[None]:
+    """`ApiError` 400 for a schema that OpenAI refuses. Yields after every thousand nodes: schemas may be large."""
+    for count, (schema, node) in enumerate(((one, node) for one in given for node in _nodes(one.schema)), 1):
+        problem = _ref_problem(node.schema, schema) or (_strict_problem(node.schema) if schema.strict else None)
+        if problem is not None:
+            raise _refused(schema, node, problem)
+        if count % _STEP == 0:
+            yield
+
+
+def _nodes(schema: Schema) -> Iterator[_Node]:
+    """The schema and all schemas in it, outer ones first."""
+    pending: list[Iterator[_Node]] = [iter([_Node(schema)])]
     while pending:
         node = next(pending[-1], None)
         if node is None:
             pending.pop()
-            continue
-        problem = _ref_problem(node.schema, given) or (_strict_problem(node.schema) if given.strict else None)
-        if problem is not None:
-            raise _refused(given, node, problem)
-        pending.append(_inner_schemas(node))
-        count += 1
-        if count % _STEP == 0:
-            yield
+        else:
+            yield node
+            pending.append(_inner_schemas(node))
 
 
 def _refused(given: GivenSchema, node: _Node, problem: str) -> ApiError:

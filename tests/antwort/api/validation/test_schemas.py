@@ -6,14 +6,15 @@ from typing import Any
 import pytest
 
 from antwort.api.errors import ApiError
-from antwort.api.validation.schemas import GivenSchema, check_schema
+from antwort.api.validation.schemas import GivenSchema, check_schemas
 
 REQUIRED = "'required' is required to be supplied and to be an array including every key in properties."
 STRICT = {"type": "object", "additionalProperties": False}
 
 
 def check(schema: dict[str, Any], *, strict: bool = False) -> None:
-    deque(check_schema(GivenSchema(schema, "function 'f'", "tools[0].parameters", "code", strict)), maxlen=0)
+    given = GivenSchema(schema, "function 'f'", "tools[0].parameters", "code", strict)
+    deque(check_schemas([given]), maxlen=0)
 
 
 def refusal(schema: dict[str, Any], *, strict: bool = False) -> str:
@@ -118,4 +119,8 @@ def test_errors_are_short():
 def test_a_large_schema_is_checked_in_steps():
     schema = {"properties": {f"p{n}": {"$ref": "#/$defs/X"} for n in range(5000)}, "$defs": {"X": {}}}
 
-    assert len(list(check_schema(GivenSchema(schema, "function 'f'", "p", "c", strict=False)))) == 5
+    large = GivenSchema(schema, "function 'f'", "p", "c", strict=False)
+    small = GivenSchema({}, "function 'g'", "p", "c", strict=False)
+
+    assert len(list(check_schemas([large]))) == 5
+    assert len(list(check_schemas([small] * 3000))) == 3
