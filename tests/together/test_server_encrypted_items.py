@@ -109,7 +109,7 @@ def test_tokens_of_reasoning_and_compaction_are_not_interchangeable(api, item):
     thought = api.create(input="think", include=["reasoning.encrypted_content"])["output"][0]
     swapped = [
         {"type": "compaction", "encrypted_content": thought["encrypted_content"]},
-        {**thought, "encrypted_content": item["encrypted_content"], "id": item["id"]},
+        {**thought, "encrypted_content": item["encrypted_content"], "id": None},
     ]
     for wrong in swapped:
         for error in all_refusals(api, wrong):

@@ -131,6 +131,68 @@ def test_an_invalid_parameter_is_a_400_with_its_name(client, parameters, code, p
     assert (caught.value.code, caught.value.param) == (code, param)
 
 
+# ── schemas ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+DANGLING = {"type": "object", "properties": {"a": {"$ref": "#/$defs/Y"}}, "$defs": {"X": {"type": "string"}}}
+OPEN = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "string"}}, "required": ["a", "b"]}
+CLOSED = {**OPEN, "additionalProperties": False}
+NODE = {"type": "object", "properties": {"next": {"$ref": "#/$defs/N"}}, "required": ["next"]}
+RECURSIVE = {
+    "type": "object",
+    "properties": {"first": {"anyOf": [{"$ref": "#/$defs/N"}, {"type": "null"}]}, "again": {"$ref": "#"}},
+    "required": ["first", "again"],
+    "additionalProperties": False,
+    "$defs": {"N": {**NODE, "additionalProperties": False}},
+}
+NOT_FOUND = "In context=('properties', 'a'), reference to component '#/$defs/Y' which was not found in the schema."
+MISSING = (
+    "In context=(), 'required' is required to be supplied and to be an array including every key in properties. "
+    "Missing 'b'."
+)
+NOT_CLOSED = "In context=(), 'additionalProperties' is required to be supplied and to be false."
+
+
+def message_of(error: openai.APIStatusError) -> str:
+    return error.response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "schema, strict, problem",
+    [
+        (DANGLING, False, NOT_FOUND),
+        (DANGLING, None, NOT_FOUND),
+        (OPEN, True, NOT_CLOSED),
+        ({**CLOSED, "required": ["a"]}, True, MISSING),
+        ({key: value for key, value in CLOSED.items() if key != "required"}, True, MISSING.replace("'b'", "'a'")),
+    ],
+    ids=["dangling", "dangling, strict not given", "additionalProperties", "required", "no required"],
+)
+def test_an_invalid_schema_is_refused_as_openai_does(client, schema, strict, problem):
+    tool = {"type": "function", "name": "look", "parameters": schema, "strict": strict}
+    form = {"format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": strict}}
+    for work in (client.responses.create, client.responses.input_tokens.count):
+        with pytest.raises(openai.BadRequestError) as caught:
+            work(input="hello", tools=[{"type": "function", "name": "f"}, tool])
+        assert (caught.value.code, caught.value.param) == ("invalid_function_parameters", "tools[1].parameters")
+        assert message_of(caught.value) == f"Invalid schema for function 'look': {problem}"
+        with pytest.raises(openai.BadRequestError) as caught:
+            work(input="hello", text=form)
+        assert (caught.value.code, caught.value.param) == ("invalid_json_schema", "text.format.schema")
+        assert message_of(caught.value) == f"Invalid schema for response_format 'answer': {problem}"
+
+
+@pytest.mark.parametrize(
+    "schema, strict",
+    [(CLOSED, True), (RECURSIVE, True), (OPEN, False), (OPEN, None), ({**OPEN, "required": []}, None)],
+)
+def test_a_valid_schema_is_accepted(client, schema, strict):
+    tool = {"type": "function", "name": "look", "parameters": schema, "strict": strict}
+    form = {"format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": strict}}
+
+    assert client.responses.create(input="hello", tools=[tool], text=form).status == "completed"
+
+
 def test_an_unknown_conversation_is_a_404(client):
     with pytest.raises(openai.NotFoundError) as caught:
         client.responses.create(input="hello", conversation="conv_0")

@@ -323,11 +323,17 @@ def test_unknown_ids_are_not_found(client, unknown):
         lambda: client.files.content(unknown),
         lambda: client.files.delete(unknown),
         lambda: client.models.retrieve(unknown),
-        lambda: client.responses.create(input="x", conversation=unknown),
-        lambda: client.responses.create(input=[{"type": "item_reference", "id": unknown}]),
     ):
         with pytest.raises(openai.NotFoundError):
             call()
+
+
+def test_unknown_ids_in_a_body_are_not_found(client):
+    with pytest.raises(openai.NotFoundError):
+        client.responses.create(input="x", conversation="conv_0")
+    for unknown in ("msg_0", "no_prefix"):
+        with pytest.raises(openai.NotFoundError):
+            client.responses.create(input=[{"type": "item_reference", "id": unknown}])
     with pytest.raises(openai.BadRequestError) as caught:
-        client.responses.create(input="x", previous_response_id=unknown)
+        client.responses.create(input="x", previous_response_id="resp_0")
     assert caught.value.code == "previous_response_not_found"

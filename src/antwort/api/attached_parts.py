@@ -9,6 +9,8 @@ from antwort.api.items import CustomToolCallOutput, FunctionCallOutput, GivenMes
 
 AttachedPart: TypeAlias = InputImage | InputFile
 
+_IMAGE_EXTENSIONS = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
+
 
 class PartLocation(NamedTuple):
     """The location of a part: its field and index in the item, and its `param` in errors."""
@@ -31,3 +33,12 @@ def attached_parts(item: Item, param: str) -> Iterator[tuple[PartLocation, Attac
         for at, part in enumerate(parts):
             if isinstance(part, (InputImage, InputFile)):
                 yield PartLocation(name, at, f"{param}.{name}[{at}]"), part
+
+
+def image_as_file(image: InputImage) -> InputFile | None:
+    """The file that a hosted tool reads in place of an image; None if only its URL is given."""
+    if image.image_url is not None and image.image_url.startswith("data:"):
+        media_type = image.image_url.removeprefix("data:").partition(",")[0].partition(";")[0]
+        extension = _IMAGE_EXTENSIONS.get(media_type)
+        return InputFile(file_data=image.image_url, filename=f"image.{extension}" if extension else "image")
+    return None if image.file_id is None else InputFile(file_id=image.file_id)

@@ -48,8 +48,10 @@ ErrorCode: TypeAlias = Literal[
     "invalid_api_key",
     "invalid_content_type",
     "invalid_form",
+    "invalid_function_parameters",
     "invalid_http",
     "invalid_json",
+    "invalid_json_schema",
     "invalid_type",
     "invalid_value",
     "method_not_supported",
@@ -65,6 +67,7 @@ ErrorCode: TypeAlias = Literal[
     "unknown_url",
     "unsupported_file",
     "unsupported_parameter",
+    "unsupported_value",
     "websocket_not_supported",
 ]
 """All codes of the error envelope. docs/server.md describes them."""
@@ -201,6 +204,12 @@ def _format_number(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MAX_NUMBER:
         return ""
     return str(int(value)) if value == int(value) else str(value)
+
+
+def unavailable_item(kind: str, available: Iterable[str], param: str) -> ApiError:
+    """400: an input item of OpenAI's API that this server does not implement."""
+    message = f"Input items of type '{kind}' are not available on this server."
+    return invalid(f"{message} Available types are: {', '.join(map(repr, available))}.", param=param)
 
 
 def not_found(what: str, identifier: str, *, param: str | None = None) -> ApiError:

@@ -1,7 +1,7 @@
 """API types of items: output items as structs, input items as raw JSON with a parsed view.
 
 `read` parses the fields of an input item that the engine needs. The raw form is what is stored, listed and replayed,
-with all its fields, known or unknown.
+with all its fields, known or unknown. `READERS` are the item types that a request may contain.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from antwort.api.tools import ToolDeclaration
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 Raw: TypeAlias = dict[str, Any]
 GivenItem: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"$ref": "#/components/schemas/GivenItem"})]
-"""An item in a request. `read` validates it; the OpenAPI document has the same rules."""
+"""An item in a request. `requests.read_items` validates it; the OpenAPI document has the same rules."""
 
 
 # ── annotations ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -294,10 +294,18 @@ class GivenReasoning(Struct):
 class GivenCodeCall(Struct):
     """Code interpreter call in the history; its container may still exist."""
 
-    id: str
     container_id: str
+    id: str | None = None
     code: str | None = None
     outputs: list[Logs | Image] | None = None
+
+
+class GivenToolItem(Struct):
+    """Call, output or approval of another hosted or client-side tool. `models.replay_hosted_calls` reads its fields."""
+
+
+class McpListTools(Struct):
+    """The tools of an MCP server, as another server listed them. A model is not shown them: it cannot call them."""
 
 
 class GivenCompaction(Struct):
@@ -328,16 +336,41 @@ READERS: dict[str, type[Struct]] = {
     "additional_tools": AdditionalTools,
     "reasoning": GivenReasoning,
     "code_interpreter_call": GivenCodeCall,
+    "file_search_call": GivenToolItem,
+    "web_search_call": GivenToolItem,
+    "image_generation_call": GivenToolItem,
+    "shell_call": GivenToolItem,
+    "shell_call_output": GivenToolItem,
+    "local_shell_call": GivenToolItem,
+    "local_shell_call_output": GivenToolItem,
+    "apply_patch_call": GivenToolItem,
+    "apply_patch_call_output": GivenToolItem,
+    "mcp_call": GivenToolItem,
+    "mcp_approval_request": GivenToolItem,
+    "mcp_approval_response": GivenToolItem,
+    "mcp_list_tools": McpListTools,
     "compaction": GivenCompaction,
     "compaction_trigger": CompactionTrigger,
     "item_reference": ItemReference,
 }
-"""The item types that the server parses. Items of other types are passed through."""
+"""The item types that a request may contain. Stored items of other types are kept, and models are not shown them."""
+
+UNAVAILABLE = frozenset(
+    {
+        "computer_call",
+        "computer_call_output",
+        "configuration_update",
+        "program",
+        "program_output",
+    }
+)
+"""Item types of OpenAI's API that this server does not implement."""
 
 
-class Paired(Struct):
-    """The field that pairs a call with its output, in items of any type."""
+class Identified(Struct):
+    """The fields of items of any type: the id, and what pairs a call with its output."""
 
+    id: str | None = None
     call_id: str | None = None
 
 
@@ -345,8 +378,22 @@ UNTYPED = ("message", "item_reference")
 """Types whose `type` may be omitted; other fields identify them."""
 
 
+_WITHOUT_STATUS = frozenset(
+    {
+        "additional_tools",
+        "compaction",
+        "compaction_trigger",
+        "item_reference",
+        "mcp_approval_request",
+        "mcp_approval_response",
+        "mcp_list_tools",
+        "reasoning",
+    }
+)
+
+
 class Item(Struct, frozen=True):
-    """An item of the history: its raw form, and its parsed form (`None` for an unknown type)."""
+    """An item of the history: its raw form, and its parsed form (`None` for a stored item of an unknown type)."""
 
     raw: Raw
     known: Struct | None
@@ -380,8 +427,16 @@ def kind_of(raw: Raw) -> str:
     return "message" if "role" in raw else "item_reference"
 
 
+def with_status(raw: Raw) -> Raw:
+    """The item with a `status`, if its type has one: an item that was given without one is complete."""
+    kind = kind_of(raw)
+    if raw.get("status") is not None or kind not in READERS or kind in _WITHOUT_STATUS:
+        return raw
+    return {**raw, "status": "completed"}
+
+
 def read(raw: Raw) -> Item:
-    """Parse an input item. Raises `msgspec.ValidationError` for a known type with invalid fields."""
+    """Parse an item of a history. Raises `msgspec.ValidationError` for a known type with invalid fields."""
     if not isinstance(raw.get("type", ""), str):
         raise msgspec.ValidationError(f"Expected `str`, got `{type(raw['type']).__name__}` - at `$.type`")
     reader = READERS.get(kind_of(raw))

@@ -13,7 +13,7 @@ import msgspec
 
 from antwort.api import events as wire
 from antwort.api.events import AnyEvent, to_sse
-from antwort.api.items import Raw, kind_of
+from antwort.api.items import Raw, kind_of, with_status
 from antwort.api.obfuscation import obfuscate
 from antwort.api.requests import Include
 from antwort.api.responses import Response
@@ -39,6 +39,10 @@ class ResponseView(NamedTuple):
             if value not in self.include:
                 item = remove(item)
         return item
+
+    def listed_item(self, item: Raw) -> Raw:
+        """The same, of a stored item, which may have no `status`: a model wrote it, or an older version stored it."""
+        return self.item(with_status(item))
 
     def response(self, response: Response) -> Response:
         """A response with filtered items."""

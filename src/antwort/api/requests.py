@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct, field
 
 from antwort.api import items
-from antwort.api.errors import invalid, malformed, missing_parameter
-from antwort.api.items import GivenItem, Item, Paired
-from antwort.api.tools import MAX_TOOLS, Chosen, NamespaceTool, ToolDeclaration, members, tool_name, tool_type
+from antwort.api.errors import invalid, malformed, missing_parameter, unavailable_item, unsupported_value
+from antwort.api.items import GivenItem, Identified, Item
+from antwort.api.tools import (
+    MAX_TOOLS,
+    Chosen,
+    FunctionTool,
+    NamespaceTool,
+    ToolDeclaration,
+    members,
+    tool_name,
+    tool_type,
+)
+from antwort.api.validation.ids import check_each_once, check_id, check_item_ids
+from antwort.api.validation.schemas import GivenSchema
 
 T = TypeVar("T")
 
@@ -225,20 +236,27 @@ def read_input(value: str | list[dict[str, Any]] | None) -> list[Item]:
         return []
     if isinstance(value, str):
         return [items.read({"type": "message", "role": "user", "content": value})]
-    return read_items(value, "input")
+    given = read_items(value, "input")
+    check_each_once(given, "input")
+    return given
 
 
 def read_items(values: list[dict[str, Any]], param: str) -> list[Item]:
-    """Parse input items; an invalid one is an `ApiError` with its path."""
+    """Parse input items; an invalid one, or one of an unknown type, is an `ApiError` with its path."""
     return [_read_item(raw, f"{param}[{at}]") for at, raw in enumerate(values)]
 
 
 def _read_item(raw: dict[str, Any], path: str) -> Item:
     try:
-        msgspec.convert(raw, Paired)
-        return items.read(raw)
+        msgspec.convert(raw, Identified)
+        item = items.read(raw)
     except msgspec.ValidationError as error:
         raise malformed(error, root=path, document=raw) from error
+    if item.known is None:
+        refuse = unavailable_item if item.type in items.UNAVAILABLE else unsupported_value
+        raise refuse(item.type, items.READERS, f"{path}.type")
+    check_item_ids(raw, item.type, path)
+    return item
 
 
 def check(request: CreateResponse) -> None:
@@ -249,6 +267,10 @@ def check(request: CreateResponse) -> None:
             param="previous_response_id",
             code="mutually_exclusive_parameters",
         )
+    if request.previous_response_id is not None:
+        check_id(request.previous_response_id, "previous_response_id", "resp")
+    if request.conversation_id is not None:
+        check_id(request.conversation_id, _conversation_param(request), "conv")
     if request.background and request.store is False:
         raise invalid("Background mode requires 'store' to be true.", param="background")
     if request.prompt is not None:
@@ -259,6 +281,23 @@ def check(request: CreateResponse) -> None:
         )
     _check_tools(request.tools or [])
     _check_choice(request.tool_choice)
+
+
+def _conversation_param(request: CreateResponse) -> str:
+    return "conversation.id" if isinstance(request.conversation, ConversationRef) else "conversation"
+
+
+def given_schemas(request: CreateResponse) -> Iterator[GivenSchema]:
+    """The JSON schemas of a request, for `validation.schemas`."""
+    for at, declared in enumerate(request.tools or ()):
+        for inner, tool in enumerate(members(declared)):
+            if isinstance(tool, FunctionTool) and tool.parameters is not None:
+                place = f"tools[{at}]" if tool is declared else f"tools[{at}].tools[{inner}]"
+                name, param = f"function '{tool.name}'", f"{place}.parameters"
+                yield GivenSchema(tool.parameters, name, param, "invalid_function_parameters", tool.strict is True)
+    if request.text is not None and isinstance(form := request.text.format, JsonSchemaFormat):
+        name, param = f"response_format '{form.name}'", "text.format.schema"
+        yield GivenSchema(form.schema, name, param, "invalid_json_schema", form.strict is True)
 
 
 def check_input(request: CreateResponse) -> None:

@@ -1,8 +1,9 @@
 """Attachments: resolves `input_image` and `input_file` ids to data URLs for the model.
 
-A part of this request that is missing, or that its model cannot read, is an error with the
-`param` of the part. A part of an earlier request that is gone is replaced by a text, so
-that a conversation survives the deletion of its files.
+A part of this request that is missing, or that its model cannot read, is an error with the `param` of the part. A part
+of an earlier request that is gone is replaced by a text, so that a conversation survives the deletion of its files. An
+image of an earlier request that the model cannot read is an error, too: its answer would be about a picture that it
+does not see. If a hosted tool reads files, the parts that the model cannot read are for the tool.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import cast
 from urllib.parse import unquote_to_bytes
 
 from antwort.api import items
-from antwort.api.attached_parts import AttachedPart, PartLocation, attached_parts
+from antwort.api.attached_parts import AttachedPart, PartLocation, attached_parts, image_as_file
 from antwort.api.errors import ApiError, invalid, missing_parameter, not_found
 from antwort.api.items import InputFile, InputImage, Item, Raw
 from antwort.engine.context import Context
@@ -49,6 +50,8 @@ class Attacher:
     """Bytes of uploaded files that one request may send to its model."""
     tools_read_files: bool = False
     """A hosted tool reads the files: one that the model cannot read is then mentioned by name, and no error."""
+    history_param: str = "input"
+    """The parameter that names the history before this request."""
     _loaded: dict[str, tuple[FileRecord, bytes]] = field(default_factory=dict[str, tuple[FileRecord, bytes]])
     _size: int = 0
 
@@ -63,22 +66,51 @@ class Attacher:
         raw = item.raw
         for location, part in attached_parts(item, param):
             parts = list(cast("list[Raw]", raw[location.field]))
+            if isinstance(part, InputImage) and not self._takes(part):
+                raise self._image_not_read(item, location, is_given=strict)
             try:
-                data = await self._data(part, location)
+                parts[location.part_index] = await self._resolved(part, parts[location.part_index], location)
             except ApiError as error:
                 for_tools = self.tools_read_files and isinstance(part, InputFile) and error.code in _UNREADABLE_CODES
                 if strict and not for_tools:
                     raise
-                parts[location.part_index] = {"type": "input_text", "text": _placeholder(part, for_tools=for_tools)}
-            else:
-                parts[location.part_index] = parts[location.part_index] | data
+                parts[location.part_index] = _placeholder(part, for_tools=for_tools)
             raw = {**raw, location.field: parts}
         return item if raw is item.raw else items.read(raw)
 
-    async def _data(self, part: AttachedPart, location: PartLocation) -> Raw:
-        if isinstance(part, InputImage):
-            return await self._image(part, location)
-        return await self._file(part, location)
+    def _takes(self, image: InputImage) -> bool:
+        """Whether the model reads an image, or a hosted tool does."""
+        return self.model.reads_images or (self.tools_read_files and image_as_file(image) is not None)
+
+    def _image_not_read(self, item: Item, location: PartLocation, *, is_given: bool) -> ApiError:
+        cause = f"The model '{self.model.name}' cannot read images."
+        if is_given:
+            message = f"{cause} Send text instead, or use a model that reads images."
+            return invalid(message, param=location.param, code="unsupported_value")
+        part = f"{location.field}[{location.part_index}]"
+        message = f"{cause} The history has one, in {part} of the item '{item.id}'."
+        cure = "Use a model that reads images, or a history without this item."
+        return invalid(f"{message} {cure}", param=self.history_param, code="unsupported_value")
+
+    async def _resolved(self, part: AttachedPart, raw: Raw, location: PartLocation) -> Raw:
+        """The part as the model reads it."""
+        if isinstance(part, InputFile):
+            return raw | await self._file(part, location)
+        if self.model.reads_images:
+            return raw | await self._image(part, location)
+        return await self._image_for_tools(part, location)
+
+    async def _image_for_tools(self, part: InputImage, location: PartLocation) -> Raw:
+        """The name of an image that only a hosted tool reads."""
+        file = image_as_file(part) or InputFile()
+        if file.file_data is not None:
+            decode_file_data(file.file_data, f"{location.param}.image_url")
+        if file.file_id is not None:
+            record = await self.store.get_file(self.owner, file.file_id)
+            if record is None:
+                raise _file_not_found(file.file_id, location)
+            file.filename = record.filename
+        return _text_part(f"[attached image: {file.filename}, for your tools to read]")
 
     async def _image(self, part: InputImage, location: PartLocation) -> Raw:
         if part.image_url:
@@ -100,7 +132,7 @@ class Attacher:
     async def _file(self, part: InputFile, location: PartLocation) -> Raw:
         if part.file_data:
             name, source = part.filename or "file", "file_data"
-            content = decode_file_data(part.file_data, location)
+            content = decode_file_data(part.file_data, f"{location.param}.file_data")
         elif part.file_id is not None:
             record, content = await self._load(part.file_id, location)
             name, source = part.filename or record.filename, "file_id"
@@ -116,8 +148,9 @@ class Attacher:
             raise missing_parameter(f"{location.param}.file_id")
         media_type = file_type(name, content)
         if not (self.model.reads_files or media_type.startswith(_TEXT_TYPES)):
+            readable = "text and images" if self.model.reads_images else "text"
             raise invalid(
-                f"The model '{self.model.name}' cannot read '{name}' ({media_type}): it reads only text and images. "
+                f"The model '{self.model.name}' cannot read '{name}' ({media_type}): it reads only {readable}. "
                 "Send the file's text instead.",
                 param=f"{location.param}.{source}",
                 code="unsupported_file",
@@ -170,7 +203,7 @@ def _is_text(content: bytes) -> bool:
     return b"\0" not in content
 
 
-def decode_file_data(data: str, location: PartLocation) -> bytes:
+def decode_file_data(data: str, param: str) -> bytes:
     """The content of `file_data`: a data URL, or plain base64."""
     head, comma, payload = data.partition(",")
     try:
@@ -179,19 +212,26 @@ def decode_file_data(data: str, location: PartLocation) -> bytes:
         return base64.b64decode(payload if comma else head, validate=True)
     except (binascii.Error, ValueError) as error:
         message = "Expected a data URL with base64, such as 'data:application/pdf;base64,…'."
-        raise invalid(message, param=f"{location.param}.file_data") from error
+        raise invalid(message, param=param) from error
 
 
 async def _data_url(media_type: str, content: bytes) -> str:
     return await asyncio.to_thread(lambda: f"data:{media_type};base64,{base64.b64encode(content).decode()}")
 
 
-def _placeholder(part: AttachedPart, *, for_tools: bool = False) -> str:
+def _placeholder(part: AttachedPart, *, for_tools: bool = False) -> Raw:
     if isinstance(part, InputImage):
-        return "[an image that cannot be shown any more]"
-    if for_tools:
-        return f"[attached file: {part.filename or part.file_id or 'file'}, for your tools to read]"
-    return f"[attached file: {part.filename or part.file_id or 'file'}, which cannot be shown any more]"
+        return _text_part("[an image that cannot be shown any more]")
+    name = part.filename or part.file_id or "file"
+    return _text_part(
+        f"[attached file: {name}, for your tools to read]"
+        if for_tools
+        else f"[attached file: {name}, which cannot be shown any more]"
+    )
+
+
+def _text_part(text: str) -> Raw:
+    return {"type": "input_text", "text": text}
 
 
 def _file_not_found(file_id: str, location: PartLocation) -> ApiError:

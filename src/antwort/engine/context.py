@@ -9,8 +9,17 @@ from typing import Any, TypeVar
 
 from antwort.api import items
 from antwort.api.errors import ApiError, invalid, not_found
-from antwort.api.ids import Prefix, new_id
-from antwort.api.items import AdditionalTools, CompactionTrigger, GivenReasoning, Item, ItemReference, ToolSearchOutput
+from antwort.api.ids import new_item_id
+from antwort.api.items import (
+    AdditionalTools,
+    CompactionTrigger,
+    GivenCodeCall,
+    GivenReasoning,
+    Item,
+    ItemReference,
+    Raw,
+    ToolSearchOutput,
+)
 from antwort.api.requests import CreateResponse, read_input
 from antwort.api.secrets import item_without_secrets
 from antwort.engine.compaction.opening import TenantSealer, open_history
@@ -21,27 +30,6 @@ T = TypeVar("T")
 
 _MAX_ITEMS_INLINE = 256
 """More items are parsed in a thread: they would block the event loop."""
-
-_ID_PREFIXES: dict[str, Prefix] = {
-    "message": "msg_",
-    "reasoning": "rs_",
-    "function_call": "fc_",
-    "function_call_output": "fc_",
-    "custom_tool_call": "ctc_",
-    "custom_tool_call_output": "ctc_",
-    "code_interpreter_call": "ci_",
-    "file_search_call": "fs_",
-    "web_search_call": "ws_",
-    "shell_call": "sh_",
-    "shell_call_output": "sho_",
-    "apply_patch_call": "apc_",
-    "apply_patch_call_output": "apc_",
-    "tool_search_call": "tsc_",
-    "tool_search_output": "tso_",
-    "additional_tools": "at_",
-    "compaction": "cmp_",
-    "compaction_trigger": "cmp_",
-}
 
 
 @dataclass(frozen=True)
@@ -73,25 +61,37 @@ class Context:
 
 
 async def load_context(
-    request: CreateResponse, owner: Owner, store: Store, sealer: TenantSealer, model: ChosenModel
+    request: CreateResponse,
+    owner: Owner,
+    store: Store,
+    sealer: TenantSealer,
+    model: ChosenModel,
+    *,
+    is_resumed: bool = False,
 ) -> Context:
-    """Load the history. A reference to a missing object, or to another owner's, is an error that names it."""
+    """Load the history. A reference to a missing object, or to another owner's, is an error that names it.
+
+    The input of a resumed response is not validated again: it was when the response began.
+    """
     stored = await _load_history(request, owner, store)
-    raw = request.input if isinstance(request.input, list) else ()
-    read = await _in_thread_if_many(raw, lambda: read_input(request.input))
+    given_items = request.input if isinstance(request.input, list) else []
+    if is_resumed:
+        read = await _in_thread_if_many(given_items, lambda: [items.read(raw) for raw in given_items])
+    else:
+        read = await _in_thread_if_many(given_items, lambda: read_input(request.input))
     for at, item in enumerate(read[:-1]):
         if isinstance(item.known, CompactionTrigger):
             raise invalid("An item of type 'compaction_trigger' must be the last one.", param=f"input[{at}]")
     before = await _in_thread_if_many(stored, lambda: [items.read(raw) for raw in stored])
-    resolved = await _resolve_references(read, owner, store, "input")
+    resolved = await _resolve(read, owner, store, "input")
     opened = await open_history(before, resolved, sealer, model, asyncio.to_thread)
     given = await _in_thread_if_many(opened.given, lambda: [_normalized_input(item) for item in opened.given])
     return Context(opened.before, given, opened.start)
 
 
 async def normalize_items(given: list[Item], owner: Owner, store: Store, param: str) -> list[Item]:
-    """Items as they are stored: references resolved, each with an id, messages with parts."""
-    resolved = await _resolve_references(given, owner, store, param)
+    """Items as they are stored: references resolved, each with an id and a status, messages with parts."""
+    resolved = await _resolve(given, owner, store, param)
     return await _in_thread_if_many(resolved, lambda: [_normalized(item) for item in resolved])
 
 
@@ -115,10 +115,11 @@ async def _load_history(request: CreateResponse, owner: Owner, store: Store) -> 
     return []
 
 
-async def _resolve_references(given: list[Item], owner: Owner, store: Store, param: str) -> list[Item]:
-    """Replace references by the items that they name."""
+async def _resolve(given: list[Item], owner: Owner, store: Store, param: str) -> list[Item]:
+    """Replace references by the items that they name, and add the outputs of stored calls. One query for all."""
     wanted = [_referenced_id(item) for item in given]
     ids = [identifier for identifier in wanted if identifier is not None]
+    ids += [item.id for item in given if item.id is not None and _lacks_outputs(item)]
     if not ids:
         return given
     found = await store.find_items(owner, ids)
@@ -126,7 +127,27 @@ async def _resolve_references(given: list[Item], owner: Owner, store: Store, par
         if identifier is not None and identifier not in found:
             message = f"Item with id '{identifier}' not found. Items are not persisted when `store` is set to false."
             raise ApiError(404, message, param=f"{param}[{at}]")
-    return [item if i is None else items.read(found[i]) for item, i in zip(given, wanted, strict=True)]
+    return [
+        items.read(found[identifier]) if identifier is not None else _with_outputs(item, found.get(item.id or ""))
+        for item, identifier in zip(given, wanted, strict=True)
+    ]
+
+
+def _lacks_outputs(item: Item) -> bool:
+    return isinstance(item.known, GivenCodeCall) and item.known.outputs is None
+
+
+def _with_outputs(item: Item, stored: Raw | None) -> Item:
+    """A code interpreter call without outputs, with those of the stored call: the client did not `include` them.
+
+    A client may have changed the call; then the stored outputs are not its outputs.
+    """
+    if stored is None or not _lacks_outputs(item):
+        return item
+    is_same = all(stored.get(name) == item.raw.get(name) for name in ("container_id", "code"))
+    if items.kind_of(stored) != item.type or not is_same or stored.get("outputs") is None:
+        return item
+    return items.read({**item.raw, "outputs": stored["outputs"]})
 
 
 def _referenced_id(item: Item) -> str | None:
@@ -140,14 +161,12 @@ def _referenced_id(item: Item) -> str | None:
 
 
 def _normalized(item: Item) -> Item:
-    """The item with an id, and a message with content parts and a status."""
-    raw = item_without_secrets(item.raw)
+    """The item with an id and a status, and a message with content parts."""
+    raw = items.with_status(item_without_secrets(item.raw))
     if item.type == "message" and isinstance(raw.get("content"), str):
-        raw = {**raw, "status": "completed", "content": [_part(raw["role"], raw["content"])]}
-    given_id = raw.get("id")
-    if not isinstance(given_id, str) or not given_id or (item.type == "message" and given_id.startswith("cmp_")):
-        # A message with the id of a compaction item would be taken for a summary.
-        raw = {**raw, "id": new_id(_ID_PREFIXES.get(item.type, "msg_"))}
+        raw = {**raw, "content": [_part(raw["role"], raw["content"])]}
+    if not (isinstance(raw.get("id"), str) and raw["id"]):
+        raw = {**raw, "id": new_item_id(item.type)}
     if isinstance(item.known, (AdditionalTools, ToolSearchOutput)):
         return Item({**raw, "type": item.type}, item.known)  # the tools of this response have their secrets
     return item if raw is item.raw else items.read({**raw, "type": item.type})

@@ -6,6 +6,7 @@ began. `recover` resumes or fails what an earlier process left unfinished.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -18,10 +19,11 @@ from antwort.api.errors import ApiError, unavailable
 from antwort.api.events import ResponseFailed, to_sse
 from antwort.api.ids import new_id
 from antwort.api.items import Item
-from antwort.api.requests import CreateResponse, check, check_input
+from antwort.api.requests import CreateResponse, check, check_input, given_schemas
 from antwort.api.responses import CompactedResponse, IgnoredTool, Response, ResponseError, Usage, initial_response
 from antwort.api.token_estimate import estimate_item
 from antwort.api.tools import ToolDeclaration, tool_type
+from antwort.api.validation.schemas import check_schemas
 from antwort.config import CompactionSettings
 from antwort.engine.attachments import Attacher
 from antwort.engine.classify import check_choice, check_tool_types, classify, is_available, is_hosted
@@ -62,7 +64,7 @@ class Engine:
 
     async def start(self, owner: Owner, request: CreateResponse) -> ResponseRun:
         """Validate the request, prepare its response, and store that it began."""
-        self._check(request)
+        await self._check(request)
         check_input(request)
         run = await self._new_run(owner, request, self.models.find(request.model))
         if run.is_stored:
@@ -71,14 +73,14 @@ class Engine:
 
     async def count_tokens(self, owner: Owner, request: CreateResponse) -> int:
         """How many input tokens a request would have."""
-        self._check(request)
+        await self._check(request)
         chosen = self.models.find(request.model)
         run = await self._new_run(owner, request, chosen)
         return await chosen.model.count_tokens(run.model_request())
 
     async def compact(self, owner: Owner, request: CreateResponse) -> CompactedResponse:
         """Compact the history of a request. Nothing of it is stored."""
-        self._check(request)
+        await self._check(request)
         check_input(request)
         chosen = self.models.find(request.model)
         request = msgspec.structs.replace(request, store=False, input=_with_trigger(request.input))
@@ -105,15 +107,17 @@ class Engine:
         response = initial_response(
             request, identifier=stored.response.id, model=stored.response.model, created_at=stored.response.created_at
         )
-        run = await self._prepare(owner, request, response, self.models.find(request.model))
+        run = await self._prepare(owner, request, response, self.models.find(request.model), is_resumed=True)
         # Drops the events that the earlier process stored. Preparing has not crashed, so only the run is counted.
         await self._write_begun(run, resumed)
         return run
 
-    def _check(self, request: CreateResponse) -> None:
+    async def _check(self, request: CreateResponse) -> None:
         if not self.ignore_unavailable_tools:
             check_tool_types(declare(request.tools or ()), self.tools)  # before the history is read
         check(request)
+        for _ in check_schemas(given_schemas(request)):
+            await asyncio.sleep(0)  # large schemas must not block the event loop
 
     async def _new_run(self, owner: Owner, request: CreateResponse, chosen: ChosenModel) -> ResponseRun:
         name = chosen.name if request.model is None else request.model
@@ -121,11 +125,17 @@ class Engine:
         return await self._prepare(owner, request, response, chosen)
 
     async def _prepare(
-        self, owner: Owner, request: CreateResponse, response: Response, chosen: ChosenModel
+        self,
+        owner: Owner,
+        request: CreateResponse,
+        response: Response,
+        chosen: ChosenModel,
+        *,
+        is_resumed: bool = False,
     ) -> ResponseRun:
         """Everything that can be wrong with a request is an error here, before anything is sent or stored."""
         sealer = TenantSealer(self.sealer, owner.tenant)
-        context = await load_context(request, owner, self.store, sealer, chosen)
+        context = await load_context(request, owner, self.store, sealer, chosen, is_resumed=is_resumed)
         check_outputs(context)
         tools = self._available_tools(request, context, response)
         tool_context = ToolContext(
@@ -134,6 +144,7 @@ class Engine:
             history=context.history,
             given=context.visible,
             include=frozenset(request.include or ()),
+            images_are_files=not chosen.reads_images,
         )
         prepared = {
             index: await self._prepare_tool(declared.tool, declared.param, tool_context)
@@ -142,7 +153,14 @@ class Engine:
         }
         offer = classify(tools, response.tool_choice, prepared)
         reads_files = any(tool.reads_files for tool in prepared.values())
-        attacher = Attacher(owner, self.store, chosen, self.max_attached, tools_read_files=reads_files)
+        attacher = Attacher(
+            owner,
+            self.store,
+            chosen,
+            self.max_attached,
+            tools_read_files=reads_files,
+            history_param=_history_param(request),
+        )
         history = [offer.names.for_model(item) for item in await attacher.history(context)]
         hosted = HostedTools(prepared)
         summary_model = self.models.find(self.compaction.model) if self.compaction.model else chosen
@@ -268,6 +286,13 @@ _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _WINDOW_SHARE = 0.75
 _MIN_HISTORY_TOKENS = 4_000
 """A compaction without a threshold has at least the budgets of a history of this size."""
+
+
+def _history_param(request: CreateResponse) -> str:
+    """The parameter that names the history before the request."""
+    if request.previous_response_id is not None:
+        return "previous_response_id"
+    return "input" if request.conversation is None else "conversation"
 
 
 def _threshold(requested: int | None, settings: CompactionSettings, chosen: ChosenModel) -> int:

@@ -247,7 +247,9 @@ class ChosenModel(Struct, frozen=True):
     model: Model
     upstream_name: str
     reads_files: bool = True
-    """Whether it accepts files of any type; otherwise only text and images."""
+    """Whether it accepts files of any type; otherwise only text."""
+    reads_images: bool = True
+    """Whether it accepts images."""
     encrypts_reasoning: bool = False
     """Whether its backend encrypts reasoning by itself: encrypted content of others is then sent to it unchanged."""
     summarizes_reasoning: bool = False
@@ -299,6 +301,8 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     given: Sequence[Item]
     """The end of the history: the items of this request."""
     include: frozenset[str]
+    images_are_files: bool = False
+    """Whether the images of the history are files for the tool, because the model cannot read them."""
 
 
 class HostedCall(Protocol):

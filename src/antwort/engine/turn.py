@@ -24,11 +24,11 @@ from typing import Any, TypeAlias, cast
 
 from antwort.api import events as wire
 from antwort.api import items
-from antwort.api.attached_parts import attached_parts
+from antwort.api.attached_parts import AttachedPart, PartLocation, attached_parts
 from antwort.api.errors import ErrorDetail
 from antwort.api.events import AnyEvent
-from antwort.api.ids import new_id
-from antwort.api.items import Item
+from antwort.api.ids import MAX_ID_LENGTH, new_id
+from antwort.api.items import InputImage, Item
 from antwort.api.requests import CreateResponse
 from antwort.api.responses import IncompleteDetails, Response, ResponseError, ResponseStatus, Usage
 from antwort.api.token_estimate import estimate_item
@@ -128,27 +128,34 @@ class CompactionPlan:
 
     def with_attachments(self, window: Sequence[Item]) -> list[Item]:
         """The items of a window as models read them."""
-        resolved = {id(item): read for item, read in zip(self.transcript, self.history, strict=True)}
-        files = {part["file_id"]: part for item in self.history for _, _, part in _file_parts(item)}
-        return [resolved.get(id(item)) or _with_files(item, files) for item in window]
+        pairs = list(zip(self.transcript, self.history, strict=True))
+        resolved = {id(item): read for item, read in pairs}
+        parts = {
+            source: read.raw[location.field][location.part_index]
+            for item, read in pairs
+            for location, source in _sources(item)
+        }
+        return [resolved.get(id(item)) or _with_parts(item, parts) for item in window]
 
 
-def _file_parts(item: Item) -> list[tuple[str, int, dict[str, Any]]]:
-    """The parts of an item that name an uploaded file: the field, the index and the part."""
-    return [
-        (location.field, location.part_index, item.raw[location.field][location.part_index])
-        for location, part in attached_parts(item, "")
-        if part.file_id is not None
-    ]
+def _sources(item: Item) -> list[tuple[PartLocation, str]]:
+    """The attached parts of an item: their locations, and what identifies their content."""
+    found = [(location, _source(part)) for location, part in attached_parts(item, "")]
+    return [(location, source) for location, source in found if source is not None]
 
 
-def _with_files(item: Item, files: Mapping[str, dict[str, Any]]) -> Item:
-    """A changed item of the window, with the files that the item in the history has."""
+def _source(part: AttachedPart) -> str | None:
+    inline = part.image_url if isinstance(part, InputImage) else part.file_data
+    return part.file_id or inline
+
+
+def _with_parts(item: Item, parts: Mapping[str, dict[str, Any]]) -> Item:
+    """A changed item of the window, with the parts that the item in the history has."""
     raw = item.raw
-    for name, index, part in _file_parts(item):
-        parts = list(raw[name])
-        parts[index] = files.get(part["file_id"], part)
-        raw = {**raw, name: parts}
+    for location, source in _sources(item):
+        content = list(raw[location.field])
+        content[location.part_index] = parts.get(source, content[location.part_index])
+        raw = {**raw, location.field: content}
     return item if raw is item.raw else items.read(raw)
 
 
@@ -455,7 +462,7 @@ class TurnLoop:
 
     def _new_call(self, piece: CallPiece, reply: ReplyQueue) -> WrittenCall:
         """Decide who runs a call, or why it is refused."""
-        call = WrittenCall(piece.name, piece.call_id or new_id("call_"), self._offer.owner.get(piece.name))
+        call = WrittenCall(piece.name, _valid_call_id(piece.call_id), self._offer.owner.get(piece.name))
         match call.owner:
             case _ if reply.has_accepted_call and not self.response.parallel_tool_calls:
                 call.refusal = "Only one tool call at a time is allowed. Make this one again, alone."
@@ -539,6 +546,11 @@ class TurnLoop:
             self._offer = self._offer.with_auto_choice()
         if not self._may_run_more():
             self._offer = self._offer.client_only()
+
+
+def _valid_call_id(call_id: str) -> str:
+    """The id that the model gave a call, or a new one: a client must be able to send it back."""
+    return call_id if 0 < len(call_id) <= MAX_ID_LENGTH else new_id("call_")
 
 
 def _is_unfinished_compaction(item: dict[str, Any]) -> bool:

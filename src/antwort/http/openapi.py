@@ -19,8 +19,10 @@ from starlette.routing import Route
 from antwort.api import items
 from antwort.api.errors import ErrorEnvelope
 from antwort.api.events import EVENTS
+from antwort.api.ids import MAX_ID_LENGTH
 from antwort.api.items import ReasoningText, SummaryText
 from antwort.api.tools import AutoContainer
+from antwort.api.validation.ids import item_id_prefix
 from antwort.http.bodies import json_answer
 
 Schema: TypeAlias = dict[str, Any]
@@ -96,7 +98,7 @@ def document(routes: Sequence[ApiRoute]) -> Schema:
     operations = [route.operation for route in routes]
     bodies = [body for operation in operations for body in (operation.body, operation.returns) if body is not None]
     events = [event for operation in operations for event in operation.events]
-    types = {repr(one): one for one in (*bodies, ErrorEnvelope, *events, items.Paired, *items.READERS.values())}
+    types = {repr(one): one for one in (*bodies, ErrorEnvelope, *events, items.Identified, *items.READERS.values())}
     schemas, components = msgspec.json.schema_components(types.values(), ref_template=_REF)
     schema_by_type = dict(zip(types, schemas, strict=True))
     paths: dict[str, Schema] = {}
@@ -121,20 +123,27 @@ def _untagged(components: Mapping[str, Schema]) -> dict[str, Schema]:
 
 
 def _given_item(components: Mapping[str, Schema]) -> Schema:
-    """An input item: of a known type with its required fields, or of any other type with any fields."""
-    other: Schema = {"type": "string", "not": {"enum": list(items.READERS)}}
-    common = components[items.Paired.__name__]["properties"]
-    known = [_known_item(kind, components[reader.__name__], common) for kind, reader in items.READERS.items()]
-    return {"anyOf": [*known, {"type": "object", "required": ["type"], "properties": {"type": other, **common}}]}
+    """An input item: of one of the known types, with its required fields and any others."""
+    common = components[items.Identified.__name__]["properties"]
+    return {"anyOf": [_known_item(kind, components[of.__name__], common) for kind, of in items.READERS.items()]}
 
 
 def _known_item(kind: str, component: Schema, common: Schema) -> Schema:
     required = component.get("required", [])
+    ids = {"id": _id_schema(item_id_prefix(kind)), "call_id": {"minLength": 1, "maxLength": MAX_ID_LENGTH}}
+    fields = {**common, **component["properties"]}
+    # Without a type, an item with a role is a message, and no reference.
+    untyped = {"not": {"required": ["role"], "not": {"required": ["type"]}}} if kind == "item_reference" else {}
     return {
         **component,
-        "properties": {"type": {"const": kind}, **common, **component["properties"]},
+        **untyped,
+        "properties": {"type": {"const": kind}, **fields, **{name: {**fields[name], **ids[name]} for name in ids}},
         "required": required if kind in items.UNTYPED else ["type", *required],
     }
+
+
+def _id_schema(prefix: str) -> Schema:
+    return {"pattern": f"^{prefix}[A-Za-z0-9_-]{'*' if prefix else '+'}$", "maxLength": MAX_ID_LENGTH}
 
 
 def _operation_object(route: ApiRoute, routes: Sequence[ApiRoute], schemas: Mapping[str, Schema]) -> Schema:

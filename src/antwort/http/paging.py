@@ -81,7 +81,8 @@ def parse_include(request: Request) -> frozenset[str]:
 def item_page(page: RecordPage, view: ResponseView) -> ItemPage:
     """A page of items for the response body, filtered by `view`."""
     first, last = first_and_last([item["id"] for item in page.data])
-    return ItemPage(data=[view.item(item) for item in page.data], first_id=first, last_id=last, has_more=page.has_more)
+    data = [view.listed_item(item) for item in page.data]
+    return ItemPage(data=data, first_id=first, last_id=last, has_more=page.has_more)
 
 
 def object_page(kind: Callable[..., T], page: RecordPage, to_object: Callable[[Any], object]) -> T:

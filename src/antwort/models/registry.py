@@ -129,6 +129,7 @@ def open_models(
             model,
             upstream_name=getattr(named, "model", None) or name,
             reads_files=_reads_files(named),
+            reads_images=_reads_images(named),
             encrypts_reasoning=backend.encrypts_reasoning,
             summarizes_reasoning=backend.summarizes_reasoning,
             context_window=named.context if isinstance(named, EmbeddedModel) else None,
@@ -148,6 +149,12 @@ def _reads_files(settings: ModelSettings) -> bool:
     if isinstance(settings, EmbeddedModel):
         return False
     return settings.files if isinstance(settings, ChatCompletionsModel) else True
+
+
+def _reads_images(settings: ModelSettings) -> bool:
+    if isinstance(settings, EmbeddedModel):
+        return False
+    return settings.images if isinstance(settings, ChatCompletionsModel) else True
 
 
 def _with_retries(name: str, model: Model, settings: ModelSettings, instrumentation: Instrumentation) -> RetryingModel:
@@ -244,7 +251,6 @@ def _chat_completions(upstream: Upstream, settings: ChatCompletionsModel) -> Cha
         developer_role=settings.developer_role,
         replay_reasoning=settings.replay_reasoning,
         max_tokens_field=settings.max_tokens_field,
-        images=settings.images,
         files=settings.files,
         extra=settings.extra,
     )

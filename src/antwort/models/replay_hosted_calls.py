@@ -1,7 +1,8 @@
 """Converts hosted tool calls of the history (`code_interpreter_call`, `web_search_call`, …) to function calls. Pure.
 
 An upstream model supports function calls only. So each hosted call becomes one function call with its output as text;
-a call whose output is a separate item is paired with it by `call_id`.
+a call whose output is a separate item is paired with it by `call_id`. The approval of an MCP call becomes a user
+message.
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ def replay_output(item: Item) -> str | None:
     """The text of an item that is the output of a hosted call; None for other items."""
     convert = _OUTPUTS.get(item.type)
     return convert(item.raw) if convert else None
+
+
+def replay_message(item: Item) -> str | None:
+    """The text of an item that becomes a user message; None for other items."""
+    return _approval(item.raw) if item.type == "mcp_approval_response" else None
 
 
 def _text(value: object) -> str:
@@ -90,6 +96,17 @@ def _mcp(raw: Raw) -> ReplayedCall:
     return ReplayedCall(_call_id(raw), _text(raw.get("name")) or "mcp", _text(raw.get("arguments")) or "{}", output)
 
 
+def _approval_request(raw: Raw) -> ReplayedCall:
+    name, arguments = _text(raw.get("name")) or "mcp", _text(raw.get("arguments")) or "{}"
+    return ReplayedCall(_call_id(raw), name, arguments, "(not run: the user was asked for approval)")
+
+
+def _approval(raw: Raw) -> str:
+    decision = "approved" if raw.get("approve") is True else "denied"
+    reason = f": {_text(raw['reason'])}" if raw.get("reason") else "."
+    return f"Call {_text(raw.get('approval_request_id'))} was {decision} by the user{reason}"
+
+
 def _image(raw: Raw) -> ReplayedCall:
     arguments = _json({"prompt": _text(raw.get("revised_prompt"))})
     return ReplayedCall(_call_id(raw), "image_generation", arguments, "[generated image]")
@@ -127,6 +144,7 @@ _CALLS: dict[str, Callable[[Raw], ReplayedCall]] = {
     "file_search_call": _file_search,
     "web_search_call": _web_search,
     "mcp_call": _mcp,
+    "mcp_approval_request": _approval_request,
     "image_generation_call": _image,
     "shell_call": _shell,
     "local_shell_call": _local_shell,

@@ -60,9 +60,9 @@ def file(**fields) -> dict[str, Any]:
     return {"type": "input_file", **fields}
 
 
-def attacher(store, owner=US, *, reads_files=False, most=1_000_000):
-    model = ChosenModel("m", Scripted(parse_script("answers: []")), "m", reads_files)
-    return Attacher(owner, store, model, most)
+def attacher(store, owner=US, *, reads_files=False, reads_images=True, most=1_000_000, **options):
+    model = ChosenModel("m", Scripted(parse_script("answers: []")), "m", reads_files, reads_images)
+    return Attacher(owner, store, model, most, **options)
 
 
 async def shown(store, *given, before=(), **options):
@@ -194,6 +194,46 @@ async def test_the_size_limit_counts_each_file_once(store):
     assert len(await shown(store, twice, most=len(PNG))) == 1
     error = await refused(store, twice, user(file(file_id="file-notes.txt")), most=len(PNG))
     assert (error.status, error.code, error.param) == (400, "file_too_large", "input[1].content[0].file_id")
+
+
+BLIND = {"reads_images": False, "tools_read_files": True, "history_param": "conversation"}
+
+
+@pytest.mark.parametrize(
+    "part", [image(image_url="https://x.example/a.png"), image(), image(image_url="data:image/png;base64,eA==")]
+)
+async def test_an_image_that_the_model_cannot_read_is_an_error_also_in_the_history(store, part):
+    given = await refused(store, user(), user(part), reads_images=False)
+    history = await refused(store, before=[user(part)], reads_images=False, history_param="conversation")
+
+    assert (given.status, given.code, given.param) == (400, "unsupported_value", "input[1].content[0]")
+    assert (history.status, history.code, history.param) == (400, "unsupported_value", "conversation")
+
+
+async def test_an_image_that_only_a_tool_reads_is_named(store):
+    parts = [image(file_id="file-image.png"), image(image_url=data_url("image/jpeg", PNG))]
+    for options in ({"before": ()}, {"before": [user(*parts)]}):
+        [*_, item] = await shown(store, *([] if options["before"] else [user(*parts)]), **options, **BLIND)
+        assert [part["text"] for part in item["content"]] == [
+            "[attached image: image.png, for your tools to read]",
+            "[attached image: image.jpg, for your tools to read]",
+        ]
+    [gone] = await shown(store, before=[user(image(file_id="file-gone"))], **BLIND)
+    assert gone["content"][0]["text"] == "[an image that cannot be shown any more]"
+
+
+@pytest.mark.parametrize(
+    "part, status, param",
+    [
+        (image(file_id="file-gone"), 404, ".file_id"),
+        (image(image_url="data:image/png;base64,%%%"), 400, ".image_url"),
+        (image(image_url="https://x.example/a.png"), 400, ""),
+    ],
+)
+async def test_an_image_that_no_tool_can_read_is_an_error(store, part, status, param):
+    error = await refused(store, user(part), **BLIND)
+
+    assert (error.status, error.param) == (status, f"input[0].content[0]{param}")
 
 
 def test_the_media_type_follows_the_content():

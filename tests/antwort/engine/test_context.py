@@ -261,8 +261,45 @@ async def test_outputs_of_calls_in_the_window_are_accepted_and_replaced_outputs_
         check_outputs(context)
 
 
-async def test_a_message_with_the_id_of_a_compaction_item_gets_another(store):
-    given = [{"role": "user", "id": "cmp_1", "content": "not a summary"}]
-    context = await load_context(CreateResponse(input=given), US, store, tenant_sealer(), MODEL)
+async def test_a_message_with_the_id_of_a_compaction_item_is_refused(store):
+    error = await refusal(CreateResponse(input=[{"role": "user", "id": "cmp_1", "content": "no summary"}]), US, store)
 
-    assert context.given[0].raw["id"].startswith("msg_")
+    assert (error.status, error.param) == (400, "input[0].id")
+
+
+# ── outputs of calls ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def code_call(**fields) -> dict:
+    return {"type": "code_interpreter_call", "id": "ci_1", "container_id": "cntr_1", "code": "1", **fields}
+
+
+@pytest.mark.parametrize(
+    "owner, given, is_found",
+    [
+        (US, {}, True),
+        (US, {"outputs": None, "status": "completed"}, True),
+        (THEM, {}, False),
+        (US, {"code": "2"}, False),
+        (US, {"container_id": "cntr_2"}, False),
+        (US, {"id": "ci_2"}, False),
+        (US, {"id": "msg_of_resp_1"}, False),
+        (US, {"outputs": []}, False),
+    ],
+)
+async def test_a_code_call_without_outputs_gets_those_of_the_stored_call(store, owner, given, is_found):
+    outputs = [{"type": "logs", "logs": "stored"}]
+    await stored(store, "resp_1", code_call(outputs=outputs))
+    read = [items.read(code_call(**given)), items.read({"type": "item_reference", "id": "msg_of_resp_1"})]
+    taken = await normalize_items(read if owner is US else read[:1], owner, store, "items")
+
+    assert (taken[0].raw.get("outputs") == outputs) is is_found
+
+
+async def test_the_input_of_a_resumed_response_is_not_validated_again(store):
+    old = [{"type": "of the future", "id": "x!"}, message("msg_1", "one"), message("msg_1", "one")]
+    request = CreateResponse(input=old)
+    context = await load_context(request, US, store, tenant_sealer(), MODEL, is_resumed=True)
+
+    assert [item.id for item in context.given] == ["x!", "msg_1", "msg_1"]
+    assert (await refusal(request, US, store)).param == "input[0].type"

@@ -125,8 +125,7 @@ def stored_bytes(directory):
 
 
 async def test_tool_secrets_reach_the_provider_and_are_neither_stored_nor_returned(engine, tmp_path):
-    added = {"type": "additional_tools", "role": "developer", "tools": [MCP]}
-    run = await engine.start(US, request(tools=[MCP], input=[added, {"role": "user", "content": "hello"}]))
+    run = await engine.start(US, request(tools=[MCP], input=[{"role": "user", "content": "hello"}]))
     events = [event async for event in run.events()]
 
     assert [declared.authorization for declared in engine.tools.declared] == [SECRET]

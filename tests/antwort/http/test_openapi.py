@@ -9,8 +9,9 @@ import msgspec
 import pytest
 from jsonschema import Draft202012Validator
 
-from antwort.api import items
+from antwort.api.errors import ApiError
 from antwort.api.events import EVENTS, OutputTextDelta, to_json
+from antwort.api.requests import read_items
 from antwort.http.app import ROUTES
 from antwort.http.openapi import document
 
@@ -93,7 +94,19 @@ def test_every_link_names_an_operation_and_provides_all_its_path_parameters():
         ({"type": "function_call_output", "call_id": "c", "output": "x"}, True),
         ({"type": "function_call_output", "output": "x"}, False),
         ({"type": "reasoning", "summary": [{"text": "x"}]}, True),
-        ({"type": "unknown_type", "any_field": {}}, True),
+        ({"type": "web_search_call", "id": "ws_1", "any_field": {}}, True),
+        ({"type": "code_interpreter_call", "container_id": "cntr_1"}, True),
+        ({"type": "mcp_list_tools", "id": "mcpl_1", "tools": []}, True),
+        ({"type": "unknown_type", "any_field": {}}, False),
+        ({"type": "computer_call", "call_id": "c"}, False),
+        ({"role": "user", "content": "hello", "id": None}, True),
+        ({"role": "user", "content": "hello", "id": "rs_1"}, False),
+        ({"role": "user", "content": "hello", "id": ""}, False),
+        ({"role": "user", "content": "hello", "id": "msg_é"}, False),
+        ({"role": "user", "content": "hello", "id": "msg_" + "1" * 61}, False),
+        ({"type": "function_call_output", "call_id": "", "output": "x"}, False),
+        ({"type": "function_call_output", "call_id": "c" * 65, "output": "x"}, False),
+        ({"type": "compaction", "id": "any-1", "encrypted_content": "x"}, True),
         ({"type": {}}, False),
         ({"type": None, "role": "user", "content": "x"}, False),
         ({"id": "msg_1"}, True),
@@ -102,8 +115,8 @@ def test_every_link_names_an_operation_and_provides_all_its_path_parameters():
 )
 def test_the_item_schema_accepts_exactly_the_items_that_the_parser_accepts(item, is_valid):
     try:
-        items.read(item)
-    except msgspec.ValidationError:
+        read_items([item], "input")
+    except ApiError:
         is_parsed = False
     else:
         is_parsed = True
@@ -122,7 +135,7 @@ def test_every_event_has_a_schema():
     assert accepts("OutputTextDelta", msgspec.json.decode(to_json(sent)))
 
 
-@pytest.mark.parametrize("kind", ["message", "shell_call", "unknown_type"])
+@pytest.mark.parametrize("kind", ["message", "shell_call", "mcp_call"])
 def test_call_id_must_be_a_string_or_null_for_every_item_type(kind):
     item = {"type": kind, "role": "user", "content": "x"}
 

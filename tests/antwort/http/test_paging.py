@@ -94,7 +94,10 @@ def test_include_accepts_both_spellings():
 
 
 def test_an_item_page_has_first_id_and_last_id():
-    items: list[dict[str, Any]] = [{"id": "msg_1", "type": "message"}, {"id": "msg_2", "type": "message"}]
+    items: list[dict[str, Any]] = [
+        {"id": "msg_1", "type": "message", "status": "incomplete"},
+        {"id": "msg_2", "type": "message", "status": "completed"},
+    ]
     page = item_page(RecordPage(items, has_more=True), ResponseView())
 
     assert (page.object, page.data, page.has_more) == ("list", items, True)

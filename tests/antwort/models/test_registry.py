@@ -82,12 +82,22 @@ def test_reads_files(tmp_path):
     assert [models.find(name).reads_files for name in "acde"] == [True, False, True, True]
 
 
+def test_reads_images(tmp_path):
+    chat = "{kind: chat_completions, base_url: 'http://127.0.0.1:1/v1'"
+    models = make_registry(
+        tmp_path,
+        f", c: {chat}}}, d: {chat}, images: false}}, e: {{kind: responses, base_url: 'http://127.0.0.1:1/v1'}}",
+    )
+
+    assert [models.find(name).reads_images for name in "acde"] == [True, True, False, True]
+
+
 def test_an_embedded_model_is_not_started_by_opening(tmp_path):
     weights = tmp_path / "mine.gguf"
     weights.write_bytes(b"not read yet")
     chosen = make_registry(tmp_path, f", c: {{kind: embedded, model: {weights}, context: 512}}").find("c")
 
-    assert (chosen.upstream_name, chosen.reads_files) == (str(weights), False)
+    assert (chosen.upstream_name, chosen.reads_files, chosen.reads_images) == (str(weights), False, False)
     assert (chosen.context_window, chosen.encrypts_reasoning, chosen.compaction) == (512, False, None)
 
 

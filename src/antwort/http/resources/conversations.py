@@ -10,7 +10,7 @@ from starlette.responses import Response as HttpResponse
 
 from antwort.api.errors import ApiError, invalid, not_found
 from antwort.api.ids import new_id
-from antwort.api.items import Raw
+from antwort.api.items import Raw, with_status
 from antwort.api.objects import ConversationObject, Deleted, ItemPage
 from antwort.api.requests import AddItems, CreateConversation, UpdateConversation, read_items
 from antwort.engine.attachments import check_files
@@ -88,7 +88,7 @@ async def retrieve_item(request: Request) -> HttpResponse:
     item = await services_of(request).store.get_item(owner_of(request), _id(request), item_id)
     if item is None:
         raise not_found("Item", item_id)
-    return json_answer(view.item(item))
+    return json_answer(view.listed_item(item))
 
 
 async def delete_item(request: Request) -> HttpResponse:
@@ -122,7 +122,7 @@ def _check_ids(items: list[Raw], existing: dict[str, Raw]) -> None:
     """Reject a different item under an existing id: the store skips existing ids, so it would be lost."""
     known = dict(existing)
     for at, item in enumerate(items):
-        if known.setdefault(item["id"], item) != item:
+        if with_status(known.setdefault(item["id"], item)) != with_status(item):
             message = f"This conversation has another item with id '{item['id']}'. Give the new item a different id."
             raise invalid(message, param=f"items[{at}].id")
 

@@ -31,7 +31,13 @@ from antwort.api.items import (
     Part,
     Refusal,
 )
-from antwort.models.replay_hosted_calls import OUTPUT_NOT_STORED, ReplayedCall, replay_call, replay_output
+from antwort.models.replay_hosted_calls import (
+    OUTPUT_NOT_STORED,
+    ReplayedCall,
+    replay_call,
+    replay_message,
+    replay_output,
+)
 
 ChatMessage: TypeAlias = dict[str, Any]
 Content: TypeAlias = str | Sequence[Part]
@@ -46,8 +52,6 @@ class ChatDialect(Struct, frozen=True, kw_only=True):
     replay_reasoning: Literal["drop", "reasoning_content", "reasoning"] = "drop"
     """The message field in which earlier reasoning is sent back, if at all."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
-    images: bool = True
-    """Whether images are sent; otherwise a placeholder text."""
     files: bool = False
     """Whether binary files are sent; otherwise a placeholder text."""
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -88,15 +92,21 @@ class _MessageBuilder:
             self._flush_outputs()
             if call_id not in self._call_ids:
                 self._add_orphan_output(call_id)
+        elif (text := replay_message(item)) is not None:
+            self.add_message("user", text)
 
     def add_message(self, role: str, content: Content) -> None:
         self._flush_outputs()
+        if role == "user":
+            self._messages.append({"role": "user", "content": _user_content(content, self._dialect)})
+            return
         if role == "assistant":
             self._add_assistant(_content_text(content))
-        elif role == "user":
-            self._messages.append({"role": "user", "content": _user_content(content, self._dialect)})
         else:
             self._add_instructions(_content_text(content))
+        if media := _media_parts(content, self._dialect):
+            self._add_media(f"From the {role} message:", media)
+            self._assistant = None
 
     def close(self) -> list[ChatMessage]:
         self._flush_outputs()
@@ -137,16 +147,20 @@ class _MessageBuilder:
             content = outputs.popleft() if outputs else OUTPUT_NOT_STORED
             media += _media_parts(content, self._dialect)
             self._messages.append({"role": "tool", "tool_call_id": call_id, "content": _content_text(content)})
-        # A tool message contains text only; images and files of an output follow in a user message.
         if media:
-            self._messages.append({"role": "user", "content": [_text_part("From the tools:"), *media]})
+            self._add_media("From the tools:", media)
         self._pending_call_ids, self._assistant = [], None
+
+    def _add_media(self, source: str, media: list[ChatMessage]) -> None:
+        """Add images and files of a message of another role, which contains text only, in a user message."""
+        self._messages.append({"role": "user", "content": [_text_part(source), *media]})
 
     def _add_orphan_output(self, call_id: str) -> None:
         """Add an output whose call was truncated away, as user text: servers reject a tool message without its call."""
         content = self._outputs[call_id].popleft()
         text = f"Result of an earlier tool call:\n{_content_text(content)}"
-        self._messages.append({"role": "user", "content": text})
+        media = _media_parts(content, self._dialect)
+        self._messages.append({"role": "user", "content": [_text_part(text), *media] if media else text})
 
 
 # ── calls and outputs ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -220,7 +234,7 @@ def _media_parts(content: Content, dialect: ChatDialect) -> list[ChatMessage]:
 
 
 def _media_part(part: Part, dialect: ChatDialect) -> ChatMessage | None:
-    if isinstance(part, InputImage) and part.image_url and dialect.images:
+    if isinstance(part, InputImage) and part.image_url:
         return _image_part(part)
     if isinstance(part, InputFile) and part.file_data and dialect.files and _decode_text(part.file_data) is None:
         return {"type": "file", "file": {"filename": part.filename or "file", "file_data": part.file_data}}

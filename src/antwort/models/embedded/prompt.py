@@ -20,7 +20,7 @@ from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
 from antwort.engine.ports import FunctionSpec, ModelRequest
 from antwort.models.chat.messages import ChatDialect, ChatMessage, to_messages
 
-_DIALECT: Final = ChatDialect(images=False)
+_DIALECT: Final = ChatDialect()
 _PYTHON: Final = "python"
 _JSON: Final = "json"
 _RESERVED_WORDS: Final = {_PYTHON, _JSON}

@@ -14,7 +14,7 @@ import msgspec
 
 from antwort.api.items import GivenReasoning, Item, Raw
 from antwort.engine.ports import FunctionSpec, ModelRequest, MustCall
-from antwort.models.replay_hosted_calls import replay_call, replay_output
+from antwort.models.replay_hosted_calls import replay_call, replay_message, replay_output
 
 Body: TypeAlias = dict[str, Any]
 ReplayReasoning: TypeAlias = Literal["sealed", "all", "drop"]
@@ -47,7 +47,7 @@ def to_compact_body(request: ModelRequest, *, model: str, reasoning: ReplayReaso
 
 
 def to_input(items: Sequence[Item], reasoning: ReplayReasoning) -> Iterator[Raw]:
-    """The history in items that the upstream understands; items of unknown types are dropped."""
+    """The history in items that the upstream understands. Stored items of unknown types are left out."""
     for item in items:
         if item.type in _FORWARDED_TYPES:
             fields = {name: value for name, value in item.raw.items() if name not in _LOCAL_FIELDS}
@@ -87,6 +87,8 @@ def _replay(item: Item) -> Iterator[Raw]:
     elif (output := replay_output(item)) is not None:
         call_id = item.raw.get("call_id") or item.raw.get("id")
         yield {"type": "function_call_output", "call_id": call_id, "output": output}
+    elif (text := replay_message(item)) is not None:
+        yield {"type": "message", "role": "user", "content": text}
 
 
 def _tools(request: ModelRequest) -> Body:

@@ -42,7 +42,7 @@ from antwort.engine.ports import (
     SummaryPiece,
     TextPiece,
 )
-from antwort.models.replay_hosted_calls import replay_call, replay_output
+from antwort.models.replay_hosted_calls import replay_call, replay_message, replay_output
 from antwort.models.scripted.script import (
     MARKER_RE,
     Condition,
@@ -188,6 +188,7 @@ def _visible_texts(item: Item) -> Iterator[str | None]:
             hosted = replay_call(item)
             yield hosted.arguments if hosted is not None else None
             yield _call_output(item)
+            yield replay_message(item)
 
 
 def _call_output(item: Item) -> str | None:

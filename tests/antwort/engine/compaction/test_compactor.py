@@ -430,3 +430,17 @@ def test_a_stored_history_continues_with_the_window_and_the_answer(drawn):
             assert raws(again.before) == [*raws(compacted.window), *raws(stored[last + 1 :])]
         else:
             assert not any(for_summary for for_summary, _ in runner.sent)
+
+
+@pytest.mark.parametrize("source", [{"file_id": "file-abcdefgh"}, {"image_url": "data:image/png;base64,eA=="}])
+def test_attachments_of_a_changed_message_are_shown_as_before_the_compaction(source):
+    image = {"type": "input_image", **source}
+    shown = {"type": "input_text", "text": "[attached image: a.png, for your tools to read]"}
+    other = {"type": "input_file", "file_url": "https://x.example/a.pdf"}
+    stored, read = (items.read({"role": "user", "content": [part]}) for part in (image, shown))
+    changed = items.read({"role": "user", "content": [image, other]})
+    plan = CompactionPlan(transcript=[stored], history=[read])
+
+    [first, second] = plan.with_attachments([stored, changed])
+    assert first is read
+    assert second.raw["content"] == [shown, other]

@@ -339,7 +339,7 @@ async def test_an_invalid_count_falls_back_to_the_estimate(upstream, model, answ
 
 
 async def test_tokenizer_estimate_sends_no_request(upstream):
-    model = ChatCompletions(Upstream(upstream.url), tokenizer="estimate", dialect=ChatDialect(images=False))
+    model = ChatCompletions(Upstream(upstream.url), tokenizer="estimate", dialect=ChatDialect())
     assert await model.count_tokens(make_request()) == estimate_request(make_request())
     assert upstream.requests == []
     await model.aclose()

@@ -128,7 +128,7 @@ def test_hosted_calls_become_function_calls():
     ]
 
 
-def test_images_are_sent_or_replaced_by_a_placeholder():
+def test_images_are_sent():
     content = [
         {"type": "input_text", "text": "What is it?"},
         {"type": "input_image", "image_url": PIXEL, "detail": "low"},
@@ -138,9 +138,6 @@ def test_images_are_sent_or_replaced_by_a_placeholder():
         {"type": "text", "text": "What is it?"},
         {"type": "image_url", "image_url": {"url": PIXEL, "detail": "low"}},
     ]
-    assert messages(user(content), images=False)[0]["content"] == "What is it?\n[image]"
-    unknown = [{"type": "input_image", "file_id": "file-1"}]
-    assert messages(user(unknown))[0]["content"] == "[image]"
 
 
 def test_images_of_a_tool_follow_all_outputs():
@@ -150,7 +147,34 @@ def test_images_of_a_tool_follow_all_outputs():
     assert [one["role"] for one in result] == ["assistant", "tool", "tool", "user", "user"]
     assert result[1]["content"] == "see\n[image]"
     assert result[3]["content"][1] == {"type": "image_url", "image_url": {"url": PIXEL}}
-    assert len(messages(call("a"), output("a", image), images=False)) == 2
+
+
+def test_images_of_an_output_without_its_call_are_sent():
+    image = [{"type": "input_text", "text": "see"}, {"type": "input_image", "image_url": PIXEL}]
+    [message] = messages(output("lost", image))
+
+    assert message["role"] == "user"
+    assert message["content"][1] == {"type": "image_url", "image_url": {"url": PIXEL}}
+
+
+@pytest.mark.parametrize("role", ["assistant", "developer"])
+def test_images_of_other_roles_follow_in_a_user_message(role):
+    image = [{"type": "input_image", "image_url": PIXEL}]
+    raw = {"type": "message", "role": role, "content": image}
+    result = messages(raw, call("a"), output("a"))
+
+    assert [one["role"] for one in result][1:] == ["user", "assistant", "tool"]
+    assert result[1]["content"][1] == {"type": "image_url", "image_url": {"url": PIXEL}}
+
+
+def test_the_approval_of_an_mcp_call_is_a_user_message():
+    asked = {"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "s", "name": "look", "arguments": "{}"}
+    answered = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": False, "reason": "no"}
+    request, result, answer = messages(asked, answered)
+
+    assert request["tool_calls"] == [tool_call("mcpr_1", "look", "{}")]
+    assert result == tool("mcpr_1", "(not run: the user was asked for approval)")
+    assert answer == {"role": "user", "content": "Call mcpr_1 was denied by the user: no"}
 
 
 def test_text_files_are_included_and_others_replaced_by_a_placeholder():

@@ -1,4 +1,4 @@
-"""`input_file` attachments of the history, which are copied to `/mnt/data`: their names and their containers. Pure."""
+"""Attachments of the history, which are copied to `/mnt/data`: their names and their containers. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import cast
 
 from msgspec import Struct
 
-from antwort.api.attached_parts import PartLocation, attached_parts
+from antwort.api.attached_parts import PartLocation, attached_parts, image_as_file
 from antwort.api.items import GivenCodeCall, InputFile, Item, Raw
 
 _MAX_NAME_BYTES = 200
@@ -22,19 +22,20 @@ class Attachment(Struct, frozen=True):
     location: PartLocation
 
 
-def attached_files(items: Iterable[Item]) -> Iterator[Attachment]:
-    """All attached files, in order; also those in the outputs of client-side calls."""
+def attached_files(items: Iterable[Item], *, images: bool) -> Iterator[Attachment]:
+    """All attached files, in order; also those in the outputs of client-side calls. With `images`, images too."""
     for at, item in enumerate(items):
         for location, part in attached_parts(item, f"input[{at}]"):
-            if isinstance(part, InputFile):
-                yield Attachment(part, location)
+            file = part if isinstance(part, InputFile) else image_as_file(part) if images else None
+            if file is not None:
+                yield Attachment(file, location)
 
 
-def with_names(items: Iterable[Item], taken: Iterable[str] = ()) -> Iterator[tuple[Attachment, str]]:
+def with_names(items: Iterable[Item], taken: Iterable[str] = (), *, images: bool) -> Iterator[tuple[Attachment, str]]:
     """The files with inline content, each with a name that is unique in its message and not `taken`."""
     for item in items:
         names = set(taken)
-        for attachment in attached_files([item]):
+        for attachment in attached_files([item], images=images):
             if attachment.file.file_id is None and attachment.file.file_data is not None:
                 wanted = name_for(attachment.file)
                 spellings = (f"{number}-{wanted}" if number > 1 else wanted for number in count(1))

@@ -167,20 +167,21 @@ class PreparedCodeInterpreter:
             self._files.update((file.path, file) for file in copied)
         uploaded = [file.path for file in self._files.values() if file.file_id is not None]
         items = history if self._is_empty else items_since_last_use(history, record.id)
-        for attachment, name in with_names(items, uploaded):
+        for attachment, name in with_names(items, uploaded, images=self._context.images_are_files):
             await self._add_attachment(record, attachment, name)
         self._is_filled, self._filled_empty, self._is_empty = True, self._is_empty, False
 
     async def _file_ids(self) -> list[str]:
         """Uploaded files that were declared or attached. One that was deleted meanwhile is skipped."""
-        attached = [attachment.file.file_id for attachment in attached_files(self._context.history)]
+        files = attached_files(self._context.history, images=self._context.images_are_files)
+        attached = [attachment.file.file_id for attachment in files]
         declared = self._auto.file_ids if self._auto is not None else None
         ids = dict.fromkeys([*(declared or ()), *filter(None, attached)])
         return [file_id for file_id in ids if await self._uploads.get_file(self._context.owner, file_id) is not None]
 
     async def _add_attachment(self, record: ContainerRecord, attachment: Attachment, name: str) -> None:
         try:
-            data = decode_file_data(attachment.file.file_data or "", attachment.location)
+            data = decode_file_data(attachment.file.file_data or "", attachment.location.param)
         except ApiError:
             return  # of an earlier request, which got the error
         file = await self._containers.add_file(self._context.owner, record.id, name, _one_chunk(data))

@@ -71,7 +71,7 @@ class CodeInterpreterProvider:
             None if isinstance(tool.container, str) else auto,
             record,
             known_files=known,
-            expected_names=_expected_names(known, uploads, missing),
+            expected_names=_expected_names(known, uploads, missing, images=context.images_are_files),
         )
 
     def _check(self, auto: AutoContainer, param: str) -> None:
@@ -89,7 +89,7 @@ class CodeInterpreterProvider:
         return newest if newest is not None and wanted in (None, newest.memory_limit) else None
 
     async def _attached(self, context: ToolContext, items: Sequence[Item]) -> list[FileRecord]:
-        ids = [attachment.file.file_id for attachment in attached_files(items)]
+        ids = [attachment.file.file_id for attachment in attached_files(items, images=context.images_are_files)]
         found = [await self._store.get_file(context.owner, file_id) for file_id in ids if file_id is not None]
         return [record for record in found if record is not None]
 
@@ -101,7 +101,7 @@ class CodeInterpreterProvider:
 
 
 def _expected_names(
-    known: Sequence[ContainerFileRecord], uploads: list[FileRecord], items: Sequence[Item]
+    known: Sequence[ContainerFileRecord], uploads: list[FileRecord], items: Sequence[Item], *, images: bool
 ) -> list[str]:
     """The names of the files that will be copied: uploaded files first, then those with inline content."""
     copied = {file.file_id for file in known}
@@ -111,4 +111,4 @@ def _expected_names(
         expected.append(path_for(record, taken.__contains__))
         taken.add(expected[-1])
     uploaded = [*expected, *(file.path for file in known if file.file_id is not None)]
-    return [*expected, *(name for _, name in with_names(items, uploaded))]
+    return [*expected, *(name for _, name in with_names(items, uploaded, images=images))]

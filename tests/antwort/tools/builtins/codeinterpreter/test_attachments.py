@@ -33,11 +33,22 @@ def test_files_are_found_in_messages_and_outputs():
         answer,
     ]
 
-    assert [(one.file.file_id, one.location.param) for one in attached_files(history)] == [
+    assert [(one.file.file_id, one.location.param) for one in attached_files(history, images=False)] == [
         ("file-1", "input[0].content[1]"),
         ("file-2", "input[0].content[2]"),
         ("file-3", "input[2].output[0]"),
     ]
+
+
+def test_images_are_files_where_the_model_cannot_read_them():
+    uploaded = {"type": "input_image", "file_id": "file-1"}
+    inline = {"type": "input_image", "image_url": "data:image/png;base64,eA=="}
+    linked = {"type": "input_image", "image_url": "https://x.example/a.png"}
+    history = [message(uploaded, inline, inline, linked)]
+
+    assert list(attached_files(history, images=False)) == []
+    assert [one.file.file_id for one in attached_files(history, images=True)] == ["file-1", None, None]
+    assert [name for _, name in with_names(history, images=True)] == ["image.png", "2-image.png"]
 
 
 def test_file_names_are_unique_within_a_message():
@@ -47,7 +58,7 @@ def test_file_names_are_unique_within_a_message():
     first = message(inline("a.csv"), inline("there/a.csv"), inline(None), {"type": "input_file", "file_id": "file-1"})
     second = message(inline("a.csv"), inline(None), inline(None))
 
-    assert [name for _, name in with_names([first, second], ["2-a.csv"])] == [
+    assert [name for _, name in with_names([first, second], ["2-a.csv"], images=False)] == [
         *("a.csv", "3-a.csv", "file"),
         *("a.csv", "file", "2-file"),
     ]

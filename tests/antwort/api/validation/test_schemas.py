@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import pytest
+
+from antwort.api.errors import ApiError
+from antwort.api.validation.schemas import GivenSchema, check_schemas
+
+REQUIRED = "'required' is required to be supplied and to be an array including every key in properties."
+STRICT = {"type": "object", "additionalProperties": False}
+
+
+def check(schema: dict[str, Any], *, strict: bool = False) -> None:
+    given = GivenSchema(schema, "function 'f'", "tools[0].parameters", "code", strict)
+    deque(check_schemas([given]), maxlen=0)
+
+
+def refusal(schema: dict[str, Any], *, strict: bool = False) -> str:
+    with pytest.raises(ApiError) as caught:
+        check(schema, strict=strict)
+    assert (caught.value.status, caught.value.param, caught.value.code) == (400, "tools[0].parameters", "code")
+    return caught.value.message.removeprefix("Invalid schema for function 'f': In context=")
+
+
+TREE = {
+    **STRICT,
+    "properties": {
+        "$ref": {"type": "string"},
+        "root": {"$ref": "#"},
+        "next": {"anyOf": [{"$ref": "#/$defs/a~1b%20c"}, {"type": "null"}]},
+        "list": {"type": "array", "items": {"$ref": "#/definitions/D"}},
+        "kind": {"enum": [{"$ref": "#/nowhere"}], "default": {"$ref": "#/nowhere"}},
+    },
+    "required": ["$ref", "root", "next", "list", "kind"],
+    "$defs": {"a/b c": {**STRICT, "properties": {"self": {"$ref": "#/$defs/a~1b%20c"}}, "required": ["self"]}},
+    "definitions": {"D": {"type": "string"}},
+}
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize(
+    "schema",
+    [
+        TREE,
+        {},
+        {"type": "string"},
+        {**STRICT, "properties": {}},
+        STRICT,
+        {"$ref": "https://json-schema.org/draft/2020-12/schema"},
+        {"$ref": 3, "properties": 3, "required": 3, "anyOf": {}, "items": [3], **STRICT},
+    ],
+)
+def test_valid_schemas(schema, strict):
+    check(schema, strict=strict)
+
+
+@pytest.mark.parametrize(
+    "schema, path, target",
+    [
+        ({"$ref": "#/$defs/Y"}, "()", "#/$defs/Y"),
+        ({"properties": {"a": {"$ref": "#/$defs/Y"}}, "$defs": {"X": {}}}, "('properties', 'a')", "#/$defs/Y"),
+        ({"anyOf": [{}, {"items": {"$ref": "#/anyOf/2"}}]}, "('anyOf', '1', 'items')", "#/anyOf/2"),
+        ({"$defs": {"X": {"not": {"$ref": "#/$defs/X/not/x"}}}}, "('$defs', 'X', 'not')", "#/$defs/X/not/x"),
+        ({"prefixItems": [{"$ref": "#/required"}], "required": ["a"]}, "('prefixItems', '0')", "#/required"),
+    ],
+)
+def test_a_reference_without_target(schema, path, target):
+    expected = f"{path}, reference to component '{target}' which was not found in the schema."
+
+    assert refusal(schema) == expected
+
+
+@pytest.mark.parametrize(
+    "schema, message",
+    [
+        ({"type": "object"}, "(), 'additionalProperties' is required to be supplied and to be false."),
+        (
+            {"type": ["object", "null"], "additionalProperties": True},
+            "(), 'additionalProperties' is required to be supplied and to be false.",
+        ),
+        (
+            {**STRICT, "properties": {"a": {"properties": {}}}, "required": ["a"]},
+            "('properties', 'a'), 'additionalProperties' is required to be supplied and to be false.",
+        ),
+        (
+            {**STRICT, "properties": {"a": {}, "b": {}}, "required": ["a"]},
+            f"(), {REQUIRED} Missing 'b'.",
+        ),
+        (
+            {**STRICT, "properties": {"a": {}}},
+            f"(), {REQUIRED} Missing 'a'.",
+        ),
+        (
+            {**STRICT, "properties": {"a": {}}, "required": ["a", "c"]},
+            f"(), {REQUIRED} Extra required key 'c' supplied.",
+        ),
+        (
+            {**STRICT, "properties": {"a": {}, "b": {"$ref": "#/properties/a"}}, "required": ["a", "b"]},
+            "('properties', 'b'), reference can only point to definitions defined at the top level of the schema.",
+        ),
+    ],
+)
+def test_rules_of_strict_schemas(schema, message):
+    assert refusal(schema, strict=True) == message
+    check(schema)
+
+
+def test_errors_are_short():
+    long = "x" * 100_000
+    deep: dict[str, Any] = {"$ref": f"#/{long}"}
+    for _ in range(120):
+        deep = {"properties": {long: deep}}
+
+    assert len(refusal(deep)) < 3000
+
+
+def test_a_large_schema_is_checked_in_steps():
+    schema = {"properties": {f"p{n}": {"$ref": "#/$defs/X"} for n in range(5000)}, "$defs": {"X": {}}}
+
+    large = GivenSchema(schema, "function 'f'", "p", "c", strict=False)
+    small = GivenSchema({}, "function 'g'", "p", "c", strict=False)
+
+    assert len(list(check_schemas([large]))) == 5
+    assert len(list(check_schemas([small] * 3000))) == 3
