@@ -100,13 +100,13 @@ def test_every_use_postpones_expiry(client):
     "body, param, code",
     [
         ({}, "name", "missing_required_parameter"),
-        ({"name": ""}, "name", "invalid_value"),
+        ({"name": ""}, "name", "empty_string"),
         ({"name": 3}, "name", "invalid_type"),
-        ({"name": "x" * 257}, "name", "invalid_value"),
+        ({"name": "x" * 257}, "name", "string_above_max_length"),
         ({"name": "x", "memory_limit": "8g"}, "memory_limit", "invalid_value"),
         ({"name": "x", "memory_limit": 4}, "memory_limit", "invalid_type"),
         ({"name": "x", "file_ids": ["file-unknown"]}, "file_ids", "invalid_value"),
-        ({"name": "x", "file_ids": ["x"] * 51}, "file_ids", "invalid_value"),
+        ({"name": "x", "file_ids": ["x"] * 51}, "file_ids", "array_above_max_length"),
         ({"name": "x", "file_ids": "file-1"}, "file_ids", "invalid_type"),
         ({"name": "x", "expires_after": {"minutes": 5}}, "expires_after.anchor", "missing_required_parameter"),
         (

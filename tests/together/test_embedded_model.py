@@ -150,7 +150,7 @@ def test_the_banner_names_the_model_and_its_source_and_the_hint_runs(tmp_path, e
         server.terminate()
         assert server.wait(30) == 0
 
-    assert "models     m (scripted, the default): from the configuration" in banner
+    assert "models     m (scripted, the default); unknown names get the default: from the configuration" in banner
     assert output == "The Rhine.\n"
 
 

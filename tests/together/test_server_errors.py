@@ -212,7 +212,8 @@ def test_a_value_outside_of_its_range_has_the_code_and_the_message_of_openai(htt
 
 # ── tool types ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-UNAVAILABLE = sorted({*get_args(ToolChoiceTypes.model_fields["type"].annotation), "local_shell", "tool_search", "mcp"})
+AVAILABLE = "'function', 'custom', 'namespace', 'tool_search'"
+UNAVAILABLE = sorted({*get_args(ToolChoiceTypes.model_fields["type"].annotation), "local_shell", "mcp"})
 
 
 @pytest.mark.parametrize("kind", [kind for kind in UNAVAILABLE if kind != "computer_use"])
@@ -224,21 +225,22 @@ def test_a_tool_type_that_the_sdk_knows_is_not_available_on_this_server(http, ki
     )
 
     assert (status, error["code"], error["param"]) == (400, "invalid_value", "tools[0].type")
-    expected = f"Tool type '{kind}' is not available on this server. Available types: 'function', 'custom'."
+    expected = f"Tool type '{kind}' is not available on this server. Available types: {AVAILABLE}."
     assert error["message"] == expected
 
 
 @pytest.mark.parametrize("kind", UNAVAILABLE)
 def test_a_tool_choice_that_the_sdk_knows_is_not_available_on_this_server(http, kind):
-    choices = {"type": kind}, {"type": "allowed_tools", "mode": "auto", "tools": [{"type": kind}]}
+    chosen = {"type": kind} | ({"server_label": "x"} if kind == "mcp" else {})
+    choices = chosen, {"type": "allowed_tools", "mode": "auto", "tools": [chosen]}
     for choice, param in zip(choices, ("tool_choice.type", "tool_choice.tools[0].type"), strict=True):
         _, error = create_error(http, tool_choice=choice)
-        assert f"'{kind}' is not available on this server. Available types: 'function', 'custom'." in error["message"]
+        assert f"'{kind}' is not available on this server. Available types: {AVAILABLE}." in error["message"]
         assert error["param"] == param
 
 
 def test_a_tool_type_that_does_not_exist_is_an_error_that_lists_the_available_ones(http):
-    expected = "Invalid value: 'teleport'. Supported values are: 'function', 'custom'."
+    expected = f"Invalid value: 'teleport'. Supported values are: {AVAILABLE}."
 
     assert create_error(http, tools=[{"type": "teleport"}])[1]["message"] == expected
     assert create_error(http, tool_choice={"type": "teleport"})[1]["message"] == expected

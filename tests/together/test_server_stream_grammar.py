@@ -160,14 +160,16 @@ CANCELLED: dict[str, Scenario] = {
 """Background responses that are cancelled once their last item has begun."""
 
 CLIENT_TOOL_SEARCH = {"type": "tool_search", "execution": "client", "description": "Find tools.", "parameters": {}}
-TOOL_SCENARIOS: dict[str, Scenario] = {
+CALL_IN_NAMESPACE = {"call": {"name": "crm__get", "arguments": {"id": 7}}}
+CRM = {"type": "namespace", "name": "crm", "description": "Customers.", "tools": [{"type": "function", "name": "get"}]}
+SCENARIOS |= {
     "tool_search, run by the client": Scenario(
         [[{"call": {"name": "tool_search", "arguments": {"goal": "weather"}}}]],
         ["tool_search_call"],
         {"tools": [CLIENT_TOOL_SEARCH]},
     ),
+    "function of a namespace": Scenario([[CALL_IN_NAMESPACE]], ["function_call"], {"tools": [CRM]}),
 }
-"""Scenarios of tools that a server may lack. They run where the server has the tool."""
 
 UNAVAILABLE: dict[str, dict[str, Any]] = {
     "shell": {"type": "shell", "environment": {"type": "container_auto"}},
@@ -178,7 +180,6 @@ UNAVAILABLE: dict[str, dict[str, Any]] = {
     "file_search": {"type": "file_search", "vector_store_ids": ["vs_1"]},
     "mcp": {"type": "mcp", "server_label": "a", "server_url": "https://mcp.example/"},
     "image_generation": {"type": "image_generation"},
-    "tool_search": {"type": "tool_search"},
     "programmatic_tool_calling": {"type": "programmatic_tool_calling"},
 }
 """The tools of the page that this server does not have. One that becomes available needs scenarios above."""
@@ -210,7 +211,7 @@ def upstream():
 def server(tmp_path_factory, upstream):
     directory = tmp_path_factory.mktemp("server")
     models: dict[str, Any] = {"default": "chat", "chat": {"kind": "chat_completions", "base_url": upstream.url}}
-    for name, scenario in (SCENARIOS | CANCELLED | TOOL_SCENARIOS).items():
+    for name, scenario in (SCENARIOS | CANCELLED).items():
         path = directory / f"{model_name(name)}.yaml"
         path.write_text(json.dumps(model_script(scenario)), encoding="utf-8")
         models[model_name(name)] = {"kind": "scripted", "script": path.name}
@@ -289,14 +290,6 @@ def test_a_cancelled_stream_has_the_order_and_the_keys_of_the_wire(http, name):
 
     check(events, scenario._replace(end="incomplete"), background=True)
     assert events[-1]["response"]["status"] == "cancelled"
-
-
-@pytest.mark.parametrize("name", TOOL_SCENARIOS)
-def test_a_tool_that_this_server_has_follows_the_grammar(http, name):
-    scenario = TOOL_SCENARIOS[name]
-    if http.post("/v1/responses", json={"model": model_name(name), "input": "Go.", **scenario.request}).is_client_error:
-        pytest.skip("this server does not have the tool")
-    check(stream(http, name, scenario), scenario)
 
 
 @pytest.mark.parametrize("name", UNAVAILABLE)
@@ -385,7 +378,12 @@ def test_every_scenario_of_the_page_is_implemented_or_listed():
     rows = re.findall(
         r"^\| (?:\*\*)?([\w, ]+?)(?:\*\*)? *(?:\(.*?\) *)?\|", TOOLS_PAGE.read_text(encoding="utf-8"), re.MULTILINE
     )
-    others = {"mcp approval": "mcp", "compaction": "compaction by trigger", "reasoning summaries": "reasoning summary"}
+    others = {
+        "mcp approval": "mcp",
+        "compaction": "compaction by trigger",
+        "reasoning summaries": "reasoning summary",
+        "tool_search": "tool_search, run by the client",
+    }
     known = UNAVAILABLE.keys() | SCENARIOS.keys()
 
     assert len(rows) > 10

@@ -119,7 +119,8 @@ def test_every_function_of_a_demanded_hosted_tool_fulfils_the_demand():
     class Two(EchoTools):
         specs = (FunctionSpec("search", None, None), FunctionSpec("open_page", None, None))
 
-    offer = classify(TOOLS, Chosen("file_search"), prepared(TOOLS, Two()))
+    declared = declare(TOOLS)
+    offer = classify(declared, Chosen("file_search"), prepared(declared, Two()))
 
     assert (offer.choice, offer.demanded) == (MustCall("search"), {"search", "open_page"})
     assert offer.demand == "'open_page' or 'search'"
@@ -165,7 +166,6 @@ def test_the_prepared_tool_gives_the_final_description():
         ([FunctionTool("add")], Chosen("custom", "add")),
         ([], Chosen("allowed_tools", mode="auto", tools=[Chosen("file_search")])),
         ([], Chosen("allowed_tools", mode="required", tools=[])),
-        ([McpTool("a")], Chosen("mcp", server_label="b")),
         ([CRM], Chosen("function", "crm__get")),
         ([CRM], Chosen("namespace", "other")),
     ],

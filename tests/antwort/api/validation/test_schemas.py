@@ -13,14 +13,14 @@ STRICT = {"type": "object", "additionalProperties": False}
 
 
 def check(schema: dict[str, Any], *, strict: bool = False) -> None:
-    given = GivenSchema(schema, "function 'f'", "tools[0].parameters", "code", strict)
+    given = GivenSchema(schema, "function 'f'", "tools[0].parameters", "invalid_value", strict)
     deque(check_schemas([given]), maxlen=0)
 
 
 def refusal(schema: dict[str, Any], *, strict: bool = False) -> str:
     with pytest.raises(ApiError) as caught:
         check(schema, strict=strict)
-    assert (caught.value.status, caught.value.param, caught.value.code) == (400, "tools[0].parameters", "code")
+    assert (caught.value.status, caught.value.param, caught.value.code) == (400, "tools[0].parameters", "invalid_value")
     return caught.value.message.removeprefix("Invalid schema for function 'f': In context=")
 
 
@@ -119,8 +119,8 @@ def test_errors_are_short():
 def test_a_large_schema_is_checked_in_steps():
     schema = {"properties": {f"p{n}": {"$ref": "#/$defs/X"} for n in range(5000)}, "$defs": {"X": {}}}
 
-    large = GivenSchema(schema, "function 'f'", "p", "c", strict=False)
-    small = GivenSchema({}, "function 'g'", "p", "c", strict=False)
+    large = GivenSchema(schema, "function 'f'", "p", "invalid_value", strict=False)
+    small = GivenSchema({}, "function 'g'", "p", "invalid_value", strict=False)
 
     assert len(list(check_schemas([large]))) == 5
     assert len(list(check_schemas([small] * 3000))) == 3
