@@ -27,6 +27,7 @@ from weakincentives import FrozenDataclass
 from weakincentives.adapters import NamedTool, ProviderAdapter
 from weakincentives.adapters.openai import (
     OPENAI_FILE_TYPES,
+    CodeInterpreterConfig,
     ContainerConfig,
     FileSearchConfig,
     FileTypes,
@@ -210,7 +211,7 @@ def test_unsupported_file_types_are_refused_before_an_upload(tmp_path, caplog):
     text = str(caught.value)
     assert "'/data/LICENSE' (no suffix), '/data/model.ONNX' (.onnx)" in text
     assert f"Supported are {', '.join(sorted(OPENAI_FILE_TYPES))}" in text
-    assert "set file_types=FileTypes(allowed=…), or file_types=None" in text
+    assert "give file_types=FileTypes(allowed=…), or file_types=None" in text
     assert "a.csv" not in text
     assert "n.ipynb" not in text  # not documented by OpenAI, but in use: logged
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
@@ -289,6 +290,24 @@ def test_workspace_without_code_interpreter_is_refused_before_a_request(api, tmp
         adapter.evaluate(prompt_of("Go.", workspace, tools=[WEATHER]), session=session)
 
     assert (api.requests, session[PromptRendered].all()) == ([], ())
+
+
+def test_workspace_beside_a_summarized_section_without_code_is_refused_before_a_request(api):
+    hidden = MarkdownSection(
+        title="Web",
+        key="web",
+        template="Search.",
+        tools=[NativeTool[Query, Found](name="web_search", description="Search the web.")],
+        summary="The web can be searched.",
+        visibility=SectionVisibility.SUMMARY,
+    )
+    with (
+        OpenAIContainerWorkspaceSection(session=Session()) as workspace,
+        pytest.raises(NativeToolError, match=r"section 'workspace' .*enable code_interpreter"),
+    ):
+        api.adapter().evaluate(prompt_of("Go.", hidden, workspace), session=workspace.session)
+
+    assert api.requests == []
 
 
 def test_workspace_with_code_interpreter_in_a_summarized_section_is_accepted(server):
@@ -476,3 +495,18 @@ def test_native_tools_can_be_read_like_mappings(server):
     (declared,) = prompt_of("Go.", tools=[stores]).render().native_tools
     assert declared["vector_store_ids"] == ("vs_1",)
     assert declared.capability == "file_search"
+
+
+def test_settings_that_contradict_or_have_a_wrong_type_are_refused():
+    wrong: Any = [".csv"]
+    with pytest.raises(TypeError, match="file_types must be FileTypes"):
+        ContainerConfig(file_types=wrong)
+    with pytest.raises(PromptValidationError, match="not both"):
+        OpenAICodeInterpreterTool(config=CodeInterpreterConfig(), file_types=None)
+
+
+def test_clone_of_a_workspace_does_not_warn_again():
+    with pytest.warns(UserWarning, match="results_dir"):
+        workspace = OpenAIContainerWorkspaceSection(session=Session(), sync_on_cleanup=True)
+    with workspace, workspace.clone():
+        pass

@@ -96,8 +96,9 @@ class OpenAIClientConfig:
 class ContainerConfig:
     """The container of a workspace.
 
-    `mode="auto"` reuses a container of this session, if one is running and has enough memory; "explicit" creates one
-    for this workspace alone. `expires_after` is the idle timeout in minutes; without it the provider's default applies.
+    `mode="auto"` reuses a container of this session, if one is running and has enough memory, and workspaces with equal
+    configurations share it; "explicit" creates one for this workspace alone. `expires_after` is the idle timeout in
+    minutes; without it the provider's default applies.
     `container_id` is the id of an existing container: it is used, never deleted, and not replaced when it expires.
     `archives=False` uses only OpenAI's own API, also on a server with the archive extension.
     `file_types` are the types that may be uploaded; by default others are logged and uploaded, because OpenAI documents
@@ -122,6 +123,8 @@ class ContainerConfig:
             raise ValueError(f"expires_after is in minutes, at least 1, not {self.expires_after!r}")
         if self.container_id is not None and not self.container_id.strip():
             raise ValueError("container_id is empty: give the id of a container, or None to have one created")
+        if self.file_types is not None and not isinstance(self.file_types, FileTypes):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be unchecked
+            raise TypeError(f"file_types must be FileTypes(allowed=…) or None, not {self.file_types!r}")
 
 
 @dataclass(frozen=True)

@@ -51,9 +51,9 @@ class FileTypes:
         object.__setattr__(self, "allowed", frozenset(one.lower() for one in self.allowed))
 
     def refusal(self, paths: Callable[[], Iterable[str]], *, base_url: object, setting: str) -> str | None:
-        """Why some of the files cannot be uploaded to this server; None if they can. `setting` is named as the cure.
+        """Why some of the files cannot be uploaded to this server; None if they can.
 
-        `paths` is called only if there is something to check.
+        `setting`, such as `file_types={}`, is named as the cure. `paths` is called only if there is something to check.
         """
         allowed = self.allowed
         if allowed is None:
@@ -70,8 +70,8 @@ class FileTypes:
             return None
         supported = ", ".join(map(_type_name, sorted(allowed)))
         return (
-            f"unsupported file types: {_described(refused)}. Supported are {supported}. Exclude these files, or set "
-            f"{setting}=FileTypes(allowed=…), or {setting}=None to upload every type"
+            f"unsupported file types: {_described(refused)}. Supported are {supported}. Exclude these files, or give "
+            f"{setting.format('FileTypes(allowed=…)')}, or {setting.format('None')} to upload every type"
         )
 
 

@@ -50,7 +50,7 @@ class SdkClient:
         self._config = config or OpenAIClientConfig()
         self._client: OpenAI | None = None
         self._lock = Lock()
-        self._refuses_extensions = False
+        self._takes_extensions: bool | None = None
 
     @property
     def client(self) -> OpenAI:
@@ -70,13 +70,13 @@ class SdkClient:
             return self.client
 
     @property
-    def takes_extensions(self) -> bool:
-        """Whether requests may have values that OpenAI refuses: not at OpenAI, nor where one was refused before."""
-        return not (self._refuses_extensions or is_openai(str(self.client.base_url)))
+    def takes_extensions(self) -> bool | None:
+        """Whether the server takes request values that OpenAI refuses; None if that is not known yet."""
+        return False if is_openai(str(self.client.base_url)) else self._takes_extensions
 
-    def extensions_were_refused(self) -> None:
-        """The server does not know the values: further requests have none."""
-        self._refuses_extensions = True
+    @takes_extensions.setter
+    def takes_extensions(self, value: bool) -> None:
+        self._takes_extensions = value
 
     def close(self) -> None:
         """Close the connections of a client that was created here. The next request creates another client."""

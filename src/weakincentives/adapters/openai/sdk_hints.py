@@ -48,10 +48,10 @@ def install() -> None:
 @cache
 def _install() -> None:
     sdk: Any = sys.modules["openai"]
-    output_item: Any = import_module("openai.types.responses").ResponseOutputItem  # an annotated union
-    items = cast("tuple[type, ...]", get_args(get_args(output_item)[0]))
+    types: Any = import_module("openai.types.responses")
+    items = cast("tuple[type, ...]", get_args(get_args(types.ResponseOutputItem)[0]))  # an annotated union
     _explain((sdk.OpenAI, sdk.AsyncOpenAI), "container_files", _CONTAINER_FILES)
-    _explain(items, "get", _ANNOTATIONS)
+    _explain((*items, types.ResponseOutputText), "get", _ANNOTATIONS)
 
 
 def _explain(classes: Iterable[type], name: str, replacement: str) -> None:

@@ -49,7 +49,7 @@ class Uploads:
     def check_file_types(self, client: OpenAI) -> None:
         """Raise `ToolConfigError` for files of types that the client's server does not support."""
         types = self.config.file_types
-        why = types and types.refusal(self.mount_paths.values, base_url=client.base_url, setting="file_types")
+        why = types and types.refusal(self.mount_paths.values, base_url=client.base_url, setting="file_types={}")
         if why:
             raise ToolConfigError(f"container.host_mounts: {why}")
 

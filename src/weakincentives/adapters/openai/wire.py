@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, Literal, TypeAlias, cast
 from urllib.parse import urlsplit
 
 import msgspec
 
 from weakincentives.budget import TokenUsage
+from weakincentives.errors import ProviderFault
 from weakincentives.prompt import OutputSchema, ToolSpec
 
 Wire: TypeAlias = dict[str, Any]
@@ -44,7 +45,7 @@ RESERVED_PARAMETERS = frozenset(
 """Request parameters that the adapter sets itself."""
 
 
-_OPENAI_DOMAINS = ("openai.com", "openai.azure.com")
+_OPENAI_DOMAINS = ("openai.com", "openai.azure.com", "cognitiveservices.azure.com", "services.ai.azure.com")
 
 
 class MalformedResponse(ValueError):
@@ -112,6 +113,16 @@ def rejects_parameter(status: int | None, payload: object, name: str) -> bool:
     if isinstance(param, str) and param:
         return re.match(rf"(body\.)?{re.escape(name)}\b", param) is not None
     return re.search(rf"\b{re.escape(name)}\b", str(error.get("message") or error.get("detail") or "")) is not None
+
+
+def may_reject_include(fault: ProviderFault, values: Iterable[str]) -> bool:
+    """Whether an error may be about these values of `include`: it names them, or the parameter, or nothing at all."""
+    if fault.status not in (_BAD_REQUEST, _UNPROCESSABLE):
+        return False
+    error = cast("Wire", fault.payload) if isinstance(fault.payload, dict) else {}
+    if not error.get("message"):  # not in the form of this API, so that it names no parameter
+        return True
+    return rejects_parameter(fault.status, error, "include") or any(value in str(fault) for value in values)
 
 
 def is_container_expired(status: int | None, text: str, container_id: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -146,7 +147,9 @@ class OpenAIContainerWorkspaceSection(MarkdownSection[_WorkspaceSectionParams]):
         arguments: dict[str, Any] = {name: kwargs.pop(name, getattr(self, name)) for name in _WORKSPACE_ARGUMENTS}
         others = {name: kwargs.pop(name, getattr(self, name)) for name in _SECTION_ARGUMENTS}
         others["tools"] = kwargs.pop("tools", self.tools())
-        created = type(self)(**arguments)
+        with warnings.catch_warnings():  # this workspace has warned already
+            warnings.filterwarnings("ignore", message=re.escape(_NO_RESULTS_DIR))
+            created = type(self)(**arguments)
         return super(OpenAIContainerWorkspaceSection, created).clone(**others, template=self.template, **kwargs)
 
     # ── `ContainerSource` ────────────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,7 @@ OTHER = "http://127.0.0.1:8080/v1/"
 
 
 def refusal(types: FileTypes, *paths: str, base_url: str = OPENAI) -> str | None:
-    return types.refusal(lambda: paths, base_url=base_url, setting="file_types")
+    return types.refusal(lambda: paths, base_url=base_url, setting="file_types={}")
 
 
 @pytest.mark.parametrize(
@@ -36,14 +36,14 @@ def test_documented_types_are_accepted_in_any_case():
 
 def test_paths_are_not_listed_without_a_limit():
     types = FileTypes()
-    assert types.refusal(lambda: pytest.fail("listed"), base_url=OTHER, setting="file_types") is None
+    assert types.refusal(lambda: pytest.fail("listed"), base_url=OTHER, setting="file_types={}") is None
 
 
 def test_refusal_names_files_types_list_and_setting():
     why = refusal(FileTypes(allowed=[".csv", ""]), "data/a.tar.gz", "Makefile", base_url=OTHER)
 
     assert why == (
-        "unsupported file types: 'data/a.tar.gz' (.gz). Supported are no suffix, .csv. Exclude these files, or set "
+        "unsupported file types: 'data/a.tar.gz' (.gz). Supported are no suffix, .csv. Exclude these files, or give "
         "file_types=FileTypes(allowed=…), or file_types=None to upload every type"
     )
 

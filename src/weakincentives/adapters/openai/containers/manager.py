@@ -182,7 +182,7 @@ class ContainerManager:
         if types is None:
             return None
         base_url = self._client_for(scope).base_url
-        return types.refusal(paths, base_url=base_url, setting="ContainerConfig.file_types")
+        return types.refusal(paths, base_url=base_url, setting="ContainerConfig(file_types={})")
 
     # ── client and server ────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -82,6 +82,9 @@ class Capability(ABC):
     extension_includes: ClassVar[tuple[str, ...]] = ()
     """Values of `include` that antwort knows and OpenAI refuses."""
 
+    runs_in_container: ClassVar[bool] = False
+    """Whether its calls can run in the container of a workspace."""
+
     example: ClassVar[ProviderRan]
     """An example call, to check that the declared params and result types can hold one."""
 

@@ -39,6 +39,7 @@ class CodeInterpreter(Capability):
     """`code_interpreter` on the wire."""
 
     name = "code_interpreter"
+    runs_in_container = True
     items = frozenset({"code_interpreter_call"})
     config_type = CodeInterpreterConfig
     fields = ("container", "allowed_callers")

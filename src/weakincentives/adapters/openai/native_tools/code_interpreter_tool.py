@@ -134,6 +134,8 @@ class OpenAICodeInterpreterTool(ProviderTool[P, R, CodeInterpreterConfig], Gener
         accepts_overrides: bool = False,
         config: CodeInterpreterConfig | None = None,
     ) -> None:
+        if config is not None and (container is not None or allowed_host_roots or file_types is not REFUSE_UNSUPPORTED):
+            raise PromptValidationError("give config, or container, allowed_host_roots and file_types, not both")
         chosen = AutoContainerConfig() if container is None else container
         super().__init__(
             name=name,

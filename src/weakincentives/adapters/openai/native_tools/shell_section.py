@@ -57,6 +57,7 @@ class Shell(Capability):
     """`shell` on the wire."""
 
     name = "shell"
+    runs_in_container = True
     items = frozenset({"shell_call"})
     config_type = ShellConfig
     fields = ("environment", "allowed_callers")

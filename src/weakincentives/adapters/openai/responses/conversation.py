@@ -6,7 +6,7 @@ It is the adapter's `Connection`, created before anything is sent, and checks th
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from weakincentives.adapters.openai.compaction.support import REPAIRABLE_CODES
 from weakincentives.adapters.openai.config import OpenAIModelConfig
 from weakincentives.adapters.openai.containers.source import ContainerSource, EvaluationScope
 from weakincentives.adapters.openai.native_tools.capability import ToolConfigError
+from weakincentives.adapters.openai.native_tools.registry import capabilities
 from weakincentives.adapters.openai.responses.history import RequestHistory, encode_json, has_calls_in
 from weakincentives.adapters.openai.responses.parsing import parse_response
 from weakincentives.adapters.openai.responses.tool_params import (
@@ -35,9 +36,9 @@ from weakincentives.adapters.openai.wire import (
     is_container_expired,
     is_zero_retention_refusal,
     json_schema,
+    may_reject_include,
     message,
     rejected_tool_index,
-    rejects_parameter,
 )
 from weakincentives.adapters.turn import ModelReply, ModelRequest
 from weakincentives.deadlines import Deadline
@@ -164,22 +165,26 @@ class ResponsesConversation:
             is_used = params.needs_container()
         except ToolConfigError as error:
             raise self._native_error(f"{error}: section {keys} supplies one. Remove one of them") from error
-        if not is_used and not self._may_open_native_tools(rendered):
+        # Only before the first request: what the model opens later must not end an evaluation that has begun.
+        if not is_used and rendered is self._evaluation.rendered and not self._may_open_code_tools(rendered):
             raise self._native_error(
                 f"section {keys} supplies a container, but no tool runs code in it: enable code_interpreter, such as "
                 "with OpenAIAdapter(hosted_tools=OpenAIHostedToolsConfig(code_interpreter=True)), or remove the section"
             )
         return sources[0] if is_used else None
 
-    def _may_open_native_tools(self, rendered: RenderedPrompt[Any]) -> bool:
-        """Whether a summarized section, which the model may open later, has provider-run tools."""
+    def _may_open_code_tools(self, rendered: RenderedPrompt[Any]) -> bool:
+        """Whether a summarized section, which the model may open later, has a tool that runs in a container."""
         parents = tuple(f"{path}." for path in rendered.summarized)
         nodes = self._evaluation.prompt.template.nodes
         hidden = [node.section for node in nodes if f"{node.path}.".startswith(parents)]
-        return any(
-            section.native_tools(section.default_params) or any(tool.declaration() for tool in section.tools())
-            for section in hidden
-        )
+        declared: list[Mapping[str, Any]] = []
+        for section in hidden:
+            declared += section.native_tools(section.default_params)
+            declared += [one for tool in section.tools() if (one := tool.declaration())]
+        names = {capability.name for capability in capabilities().values() if capability.runs_in_container}
+        # The type, or the name of `{"type": "built_in", "name": …}`.
+        return any({one.get("type"), one.get("name")} & names for one in declared)
 
     def _plan_uploads(self) -> Uploads | None:
         try:
@@ -267,21 +272,35 @@ class ResponsesConversation:
             raise self._evaluation.error(f"the files of container {container_id} were not listed: {fault}") from fault
 
     def _send(self, request: ModelRequest, params: ToolParams, container_id: str | None) -> Wire:
+        """Send the conversation; if the server refuses the extensions, again without them."""
+        extensions = [] if self._sdk.takes_extensions is False else params.extension_includes
+        head = self._encoded_head(request, params, container_id, extensions)
+        try:
+            response = self._post(head, request)
+        except ProviderFault as fault:
+            if not extensions or self._sdk.takes_extensions or not may_reject_include(fault, extensions):
+                raise
+            response = self._post(self._encoded_head(request, params, container_id, []), request)
+            self._sdk.takes_extensions = False
+        else:
+            if extensions:
+                self._sdk.takes_extensions = True
+        return response
+
+    def _encoded_head(
+        self, request: ModelRequest, params: ToolParams, container_id: str | None, extensions: Sequence[str]
+    ) -> bytes:
         extra = {} if self._compactor is None else self._compactor.parameters()
-        extensions = params.extension_includes if self._sdk.takes_extensions else []
         key = (request.tool_choice, container_id, bool(extra), bool(extensions))
         if key not in self._tools.heads:
             self._tools.heads[key] = encode_json(self._head(request, params, extensions) | extra)
+        return self._tools.heads[key]
+
+    def _post(self, head: bytes, request: ModelRequest) -> Wire:
         seconds = None if request.deadline is None else request.deadline.remaining  # after the uploads of the head
         on_delta = self._evaluation.audit.notify_progress if self._config.stream else None
         self._request_id = None
-        try:
-            answer = self._sdk.send(self._history.body(self._tools.heads[key]), timeout=seconds, on_delta=on_delta)
-        except ProviderFault as fault:
-            if not extensions or not rejects_parameter(fault.status, fault.payload, "include"):
-                raise
-            self._sdk.extensions_were_refused()
-            return self._send(request, params, container_id)
+        answer = self._sdk.send(self._history.body(head), timeout=seconds, on_delta=on_delta)
         self._request_id = answer.request_id
         return answer.body
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,8 +115,16 @@ def test_store_false_includes_encrypted_reasoning():
     assert api.bodies[0]["include"] == [*CODE_INCLUDES, "reasoning.encrypted_content"]
 
 
-def test_an_extension_that_the_server_refuses_is_not_sent_again():
-    refused = error(400, "Invalid value: 'antwort:code_interpreter_call.result'.", param="include[1]")
+@pytest.mark.parametrize(
+    "refused",
+    [
+        error(400, "Invalid value: 'antwort:code_interpreter_call.result'.", param="include[1]"),
+        error(400, "Invalid value: 'antwort:code_interpreter_call.result'. Supported values are: 'a' and 'b'."),
+        FakeResponse({"detail": [{"loc": ["body", "x"], "msg": "unexpected value"}]}, 422),
+        FakeResponse({"error": "bad request"}, 400),
+    ],
+)
+def test_an_extension_that_the_server_refuses_is_not_sent_again(refused):
     with responses_api(refused, DONE, DONE) as api:
         adapter = api.adapter(clock=ManualClock())
         for _ in range(2):
@@ -124,11 +133,27 @@ def test_an_extension_that_the_server_refuses_is_not_sent_again():
     assert [body["include"] for body in api.bodies] == [CODE_INCLUDES, CODE_INCLUDES[:1], CODE_INCLUDES[:1]]
 
 
+def test_another_refusal_does_not_switch_extensions_off():
+    refused = error(400, "The input must include a message.", param="input")
+    with responses_api(refused, DONE, refused) as api:
+        adapter = api.adapter(clock=ManualClock())
+        for expected in (pytest.raises(PromptEvaluationError), nullcontext(), pytest.raises(PromptEvaluationError)):
+            with expected:
+                adapter.evaluate(prompt(OpenAICodeInterpreterSection()), session=Session())
+
+    includes = [body["include"] for body in api.bodies]
+    assert includes == [CODE_INCLUDES, CODE_INCLUDES, CODE_INCLUDES]
+
+
 def test_extensions_are_not_sent_to_openai():
-    for url in ("https://api.openai.com/v1", "https://eu.api.openai.com/v1", "https://mine.openai.azure.com/v1"):
-        assert not SdkClient(None, OpenAIClientConfig(api_key="k", base_url=url)).takes_extensions
+    for url in (
+        "https://api.openai.com/v1",
+        "https://eu.api.openai.com/v1",
+        "https://mine.cognitiveservices.azure.com/v1",
+    ):
+        assert SdkClient(None, OpenAIClientConfig(api_key="k", base_url=url)).takes_extensions is False
     for url in ("http://127.0.0.1:8080/v1", "https://notopenai.com/v1"):
-        assert SdkClient(None, OpenAIClientConfig(api_key="k", base_url=url)).takes_extensions
+        assert SdkClient(None, OpenAIClientConfig(api_key="k", base_url=url)).takes_extensions is None
 
 
 def test_streams_and_exit_code_are_in_the_result_and_not_in_the_history():
