@@ -27,10 +27,15 @@ def enter_network_namespace() -> None:
 
 
 if __name__ == "__main__":
+    if not sys.argv[1:]:
+        sys.exit(f"usage: {sys.argv[0]} COMMAND...")
     if sys.platform != "linux":
         sys.exit(f"{sys.argv[0]}: network namespaces need Linux; this is {sys.platform}")
     try:
         enter_network_namespace()
     except OSError as error:
         sys.exit(f"{sys.argv[0]}: no network namespace: {error}; run as root, or allow user namespaces on this host")
-    os.execvp(sys.argv[1], sys.argv[1:])  # noqa: S606 - no shell
+    try:
+        os.execvp(sys.argv[1], sys.argv[1:])  # noqa: S606 - no shell
+    except OSError as error:
+        sys.exit(f"{sys.argv[0]}: {sys.argv[1]}: {error}")

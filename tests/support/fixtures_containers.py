@@ -33,8 +33,6 @@ async def chunks(*content: bytes) -> AsyncIterator[bytes]:
 class SharedSandboxes:
     """Sandboxes that are not closed with their user. Records what is held; `acquire` waits for `open`."""
 
-    is_stateful = True
-
     def __init__(self, sandboxes: Sandboxes) -> None:
         self._sandboxes = sandboxes
         self.held: list[Sandbox] = []
@@ -42,6 +40,9 @@ class SharedSandboxes:
         self.open.set()
         self.acquiring = asyncio.Event()
         self._changed = asyncio.Condition()
+
+    async def is_stateful(self) -> bool:
+        return True
 
     async def acquire(self, *, tenant: str, memory_limit: str, timeout: float) -> Sandbox:  # noqa: ASYNC109 - as the port has it
         self.acquiring.set()

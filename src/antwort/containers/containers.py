@@ -85,10 +85,9 @@ class Containers:
         self.sweep_interval = min(_MAX_SWEEP_INTERVAL, settings.expires_after * 60 / 4)
         """Seconds between two calls of `expire_idle`: short enough that a container in use is never idle."""
 
-    @property
-    def is_stateful(self) -> bool:
+    async def is_stateful(self) -> bool:
         """Whether variables persist between executions in a container."""
-        return self._sandboxes.is_stateful
+        return await self._sandboxes.is_stateful()
 
     # ── create, look up, delete ──────────────────────────────────────────────────────────────────────────────────────
 

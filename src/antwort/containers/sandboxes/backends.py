@@ -66,7 +66,9 @@ async def _open_remote(url: str, token: str | None) -> Backend:
         raise ConfigError(f"{_SECTION}.sandbox_token_env: {error}") from error
     except SandboxError as error:
         return Backend(sandboxes, f"at {url}, which does not answer yet: {error}")
-    return Backend(sandboxes, f"at {url}" if sandboxes.is_stateful else f"at {url}, a new process for each call")
+    return Backend(
+        sandboxes, f"at {url}" if await sandboxes.is_stateful() else f"at {url}, a new process for each call"
+    )
 
 
 def _token(settings: CodeInterpreterSettings, environment: Mapping[str, str]) -> str | None:

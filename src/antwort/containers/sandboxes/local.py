@@ -50,8 +50,6 @@ _SHORT_TMPDIR: Final = "/tmp"  # noqa: S108 - a private directory is created in 
 class LocalSandboxes:
     """`Sandboxes` in the jail of this machine. `start` detects early whether there is one."""
 
-    is_stateful = True
-
     def __init__(
         self, state: Path, *, max_output: int, max_seconds: float = 3600.0, environment: Mapping[str, str] = os.environ
     ) -> None:
@@ -63,6 +61,9 @@ class LocalSandboxes:
         self._start_lock = asyncio.Lock()
         self._closed = False
         self._socket_dir: tempfile.TemporaryDirectory[str] | None = None
+
+    async def is_stateful(self) -> bool:
+        return True
 
     async def start(self) -> None:
         """Start the child now; `JailUnavailable` says why it cannot be started."""

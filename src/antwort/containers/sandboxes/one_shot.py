@@ -17,7 +17,7 @@ from typing import Final, Protocol, TypeVar
 
 import httpx2
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 
 from antwort.containers.sandboxes.port import (
     ExecutionResult,
@@ -66,10 +66,10 @@ class _Report(Struct):
 
     status: str
     exit_code: int
-    stdout: str = ""
-    stderr: str = ""
-    execution_time_ms: int = 0
-    files_produced: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    stdout: str | None = None
+    stderr: str | None = None
+    execution_time_ms: float | None = None
+    files_produced: dict[str, bytes] | None = None
 
 
 class _Produced(Struct, frozen=True):
@@ -97,27 +97,31 @@ class OneShotSandbox:
         timeout: float,  # noqa: ASYNC109 - of the code in the sandbox, not of this method
     ) -> AsyncGenerator[Output | ExecutionResult, None]:
         self._check()
+        _check_requirements(requirements)
         seconds = math.ceil(timeout)
+        # Some servers give the time to the installation and to the run, each.
+        reply_timeout = _REPLY_MARGIN + (2 * seconds if requirements else seconds)
         body = await asyncio.to_thread(self._body, code, requirements, seconds)
-        report = await self._post(body, seconds)
+        report = await self._post(body, reply_timeout)
         if report is None:
             yield ExecutionResult(status="interrupted", exit_code=_STOPPED, keeps_variables=False)
             return
-        produced = await asyncio.to_thread(self._keep, report.files_produced)
-        notes = "".join(f"[{note}]\n" for note in produced.notes)
-        printed = (Output("stdout", report.stdout), Output("stderr", report.stderr), Output("stderr", notes))
+        produced = await asyncio.to_thread(self._keep, report.files_produced or {})
+        printed = (Output("stdout", report.stdout or ""), Output("stderr", report.stderr or ""))
         output = tuple(piece for piece in printed if piece.text)
         for piece in output:
             yield piece
         status, reason = _outcome(report, seconds)
+        code_note = [f"exit code {report.exit_code}"] if status == "error" and not output else []
         yield ExecutionResult(
             status=status,
             reason=reason,
             output=output,
             figures=produced.figures,
             text_files=produced.text_files,
+            notes=(*code_note, *produced.notes),
             exit_code=report.exit_code,
-            duration_ms=report.execution_time_ms,
+            duration_ms=round(report.execution_time_ms or 0),
             keeps_variables=False,
         )
 
@@ -188,9 +192,9 @@ class OneShotSandbox:
             body |= {"files": files}
         return msgspec.json.encode(body)
 
-    async def _post(self, body: bytes, seconds: int) -> _Report | None:
+    async def _post(self, body: bytes, reply_timeout: float) -> _Report | None:
         """Send a run, which the generator's close and `interrupt` end; None if it was interrupted."""
-        self._posting = posting = asyncio.create_task(self._execute(body, seconds))
+        self._posting = posting = asyncio.create_task(self._execute(body, reply_timeout))
         try:
             await asyncio.wait([posting])
         finally:
@@ -200,15 +204,13 @@ class OneShotSandbox:
                 await asyncio.gather(posting, return_exceptions=True)
         return None if posting.cancelled() else posting.result()
 
-    async def _execute(self, body: bytes, seconds: int) -> _Report:
+    async def _execute(self, body: bytes, reply_timeout: float) -> _Report:
         """Send a run; while the server is at its capacity, again."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._capacity_timeout
         while True:
             try:
-                async with self._server.request(
-                    "POST", "/execute", body=body, read_timeout=seconds + _REPLY_MARGIN
-                ) as reply:
+                async with self._server.request("POST", "/execute", body=body, read_timeout=reply_timeout) as reply:
                     received = await read_body(reply, _MAX_REPLY_BYTES)
                 return await asyncio.to_thread(decode, received, _Report)
             except ErrorReply as error:
@@ -239,13 +241,22 @@ class OneShotSandbox:
         return _Produced(tuple(figures), tuple(texts), tuple(notes))
 
 
+def _check_requirements(requirements: Sequence[str]) -> None:
+    """Refuse what is no package name: another server may pass it to its installer as an option."""
+    for name in requirements:
+        if name.lstrip().startswith("-") or "://" in name:
+            raise SandboxRefused(f"{name!r} is not a package name with versions.", "request")
+
+
 def _outcome(report: _Report, seconds: int) -> tuple[ExecutionStatus, str | None]:
     """The status, and why code that did not end by itself has ended."""
+    if report.exit_code < _STOPPED:
+        return "ended", f"by signal {-report.exit_code}"
     if report.exit_code != _STOPPED:
-        return ("ok" if report.exit_code == 0 else "error"), None
-    if report.stderr.startswith(_INSTALL_FAILED):
+        return ("ok" if report.exit_code == 0 and report.status != "error" else "error"), None
+    if (report.stderr or "").startswith(_INSTALL_FAILED):
         return "error", None
-    if report.execution_time_ms >= seconds * 1000:
+    if (report.execution_time_ms or 0) >= seconds * 1000:
         return "timeout", None
     return "ended", "the sandbox server stopped it, or could not start it"
 

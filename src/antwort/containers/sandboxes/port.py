@@ -140,6 +140,8 @@ class ExecutionResult(Struct, frozen=True, kw_only=True):
     """Whether the next run has the variables of this one, if the sandbox is alive."""
     text_files: tuple[TextFile, ...] = ()
     """Text files of a run whose files are part of its result: those of the base protocol."""
+    notes: tuple[str, ...] = ()
+    """What the backend reports beside the output, such as files that it could not keep."""
     cut_bytes: int = 0
     files: tuple[ContainerFileRecord, ...] = ()
     """Files that the code created or changed. Set by `Containers.execute`."""
@@ -209,9 +211,8 @@ class Sandbox(Protocol):
 class Sandboxes(Protocol):
     """A backend that provides sandboxes: the jail of this machine, or a sandbox server elsewhere."""
 
-    @property
-    def is_stateful(self) -> bool:
-        """Whether variables persist from run to run, as far as is known; files always do."""
+    async def is_stateful(self) -> bool:
+        """Whether variables persist from run to run; files always do. True where the backend does not answer."""
         ...
 
     async def acquire(self, *, tenant: str, memory_limit: str, timeout: float) -> Sandbox:  # noqa: ASYNC109 - each backend waits in its own way

@@ -133,6 +133,7 @@ def _decode_result(body: bytes) -> ExecutionResult:
         "files": (),  # …as this is
         "keeps_variables": True,
         "text_files": (),
+        "notes": (),
     }
     try:
         return msgspec.convert(report, ExecutionResult)

@@ -14,7 +14,7 @@ import logging
 import math
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
@@ -89,7 +89,7 @@ class RemoteSandboxes:
         renew_interval: float = RENEW_INTERVAL_SECONDS,
     ) -> None:
         self.is_child = is_child
-        self.is_stateful = True
+        self._is_stateful: bool | None = None
         self._lease_seconds = lease_seconds
         self._renew_interval = renew_interval
         self._held: set[RemoteSandbox | OneShotSandbox] = set()
@@ -110,17 +110,24 @@ class RemoteSandboxes:
             )
         )
 
+    async def is_stateful(self) -> bool:
+        """Whether the server has sessions. Asks it unless that is known."""
+        if self._is_stateful is None:
+            with suppress(SandboxError):
+                await self.check()
+        return self._is_stateful is not False
+
     async def check(self) -> None:
         """Raise `SandboxError` where the server does not answer or rejects the token. Detects its protocol."""
         try:
             async with self.request("GET", "/sessions") as reply:
                 await read_body(reply)
-            self.is_stateful = True
+            self._is_stateful = True
         except ErrorReply as error:
             if error.status not in _NO_SUCH_ROUTE:
                 raise error.as_sandbox_error("request") from error
             await self._check_base_protocol()
-            self.is_stateful = False
+            self._is_stateful = False
 
     async def _check_base_protocol(self) -> None:
         try:
@@ -145,13 +152,13 @@ class RemoteSandboxes:
             try:
                 async with asyncio.timeout(max(0.0, left)), self.request("POST", "/sessions", json=body) as reply:
                     session = decode(await read_body(reply), SessionCreated)
-                self.is_stateful = True
+                self._is_stateful = True
                 return self._lease(session.id)
             except TimeoutError as error:
                 raise SandboxUnavailable(f"No sandbox came up within {timeout:g} s.") from error
             except ErrorReply as error:
                 if error.status in _NO_SUCH_ROUTE:
-                    self.is_stateful = False
+                    self._is_stateful = False
                     return self._hold(OneShotSandbox(self, capacity_timeout=timeout))
                 if error.status != HTTPStatus.TOO_MANY_REQUESTS:
                     raise error.as_sandbox_error("tier") from error

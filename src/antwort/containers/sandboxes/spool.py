@@ -1,18 +1,18 @@
-"""File spool: the files of a container whose sandbox keeps none, in a temporary directory of the server.
+"""File spool: the files of a container whose sandbox keeps none, in a temporary file of the server.
 
-Callers and untrusted code choose the paths, so files are stored under numbers, and a table maps paths to numbers.
-Blocking; `one_shot` calls it in threads.
+The temporary file has no name, so that nothing is left of it when the process ends, however it ends. New content is
+appended, and a reader keeps what it has begun to read. Blocking; `one_shot` calls it in threads.
 """
 
 from __future__ import annotations
 
 import base64
 import io
+import os
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import IO, Final
 
 from msgspec import Struct
@@ -25,24 +25,54 @@ from antwort.net.errors import NetError
 MAX_BYTES: Final = 40 << 20
 """Limit of all files together: they travel with every run, as base64, and sandbox servers bound a request's size."""
 MAX_FILES: Final = 10_000
+_MAX_STORED_BYTES: Final = 3 * MAX_BYTES
+"""With content that was replaced or deleted. Above it, the content of the files is copied to a new temporary file."""
 _CHUNK: Final = 1 << 20
+
+
+class _Storage:
+    """A temporary file without a name, closed when nothing refers to it any more."""
+
+    def __init__(self) -> None:
+        with tempfile.TemporaryFile() as file:
+            self._fd = os.dup(file.fileno())
+        self.size = 0
+
+    def append(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            written = os.pwrite(self._fd, view, self.size)
+            self.size += written
+            view = view[written:]
+
+    def read(self, offset: int, size: int) -> Iterator[bytes]:
+        end = offset + size
+        while offset < end and (chunk := os.pread(self._fd, min(_CHUNK, end - offset), offset)):
+            offset += len(chunk)
+            yield chunk
+
+    def __del__(self) -> None:
+        os.close(self._fd)
 
 
 class _Entry(Struct, frozen=True):
     file: SandboxFile
-    location: Path
+    storage: _Storage
+    offset: int
+
+    def read(self) -> Iterator[bytes]:
+        return self.storage.read(self.offset, self.file.size)
 
 
 class FileSpool:
     """The files by path. `SandboxRefused` for an invalid path, and above the limits."""
 
     def __init__(self) -> None:
-        self._directory = tempfile.TemporaryDirectory(prefix="antwort-files-")
+        self._storage = _Storage()
         self._entries: dict[str, _Entry] = {}
         self._directories: Counter[str] = Counter()
         """The directories above the files, with the number of files below each."""
         self._bytes = 0
-        self._number = 0
         self._modified = 0
 
     def list(self) -> list[SandboxFile]:
@@ -50,7 +80,7 @@ class FileSpool:
 
     def upload(self) -> IO[bytes]:
         """A temporary file, for content that is still arriving."""
-        return tempfile.TemporaryFile(dir=self._directory.name)
+        return tempfile.TemporaryFile()
 
     def write(self, path: str, content: bytes) -> SandboxFile:
         return self.store(path, io.BytesIO(content), len(content))
@@ -59,27 +89,35 @@ class FileSpool:
         """Write or replace a file with `size` bytes of the content."""
         self.check_path(path)
         self._check_size(path, size)
-        self._number += 1
-        location = Path(self._directory.name, str(self._number))
-        with location.open("wb") as written:
-            while chunk := content.read(_CHUNK):
-                written.write(chunk)
+        if self._storage.size + size > _MAX_STORED_BYTES:
+            self._rewrite()
+        storage, offset = self._storage, self._storage.size
+        while chunk := content.read(_CHUNK):
+            storage.append(chunk)
         self._modified = max(self._modified + 1, time.time_ns())  # distinct, so that a new version is detected
         self._remove(path)
         file = SandboxFile(path, size, self._modified)
-        self._entries[path] = _Entry(file, location)
+        self._entries[path] = _Entry(file, storage, offset)
         self._directories.update(_parents(path))
         self._bytes += size
         return file
+
+    def _rewrite(self) -> None:
+        """Copy the content of the files to a new temporary file. Readers keep the one before."""
+        storage = _Storage()
+        for path, entry in self._entries.items():
+            offset = storage.size
+            for chunk in entry.read():
+                storage.append(chunk)
+            self._entries[path] = _Entry(entry.file, storage, offset)
+        self._storage = storage
 
     def read(self, path: str) -> Iterator[bytes]:
         """The content of a file, in chunks."""
         entry = self._entries.get(path)
         if entry is None:
             raise SandboxRefused(f"There is no file {path!r}.", "missing")
-        with entry.location.open("rb") as content:
-            while chunk := content.read(_CHUNK):
-                yield chunk
+        return entry.read()
 
     def delete(self, path: str) -> bool:
         """Delete a file, or all files below a directory; whether there was one."""
@@ -105,20 +143,22 @@ class FileSpool:
 
     def pack(self) -> Iterator[bytes]:
         """All files as one tar archive."""
-        for file in self.list():
+        for _, entry in sorted(self._entries.items()):  # a copy: files may be changed meanwhile
+            file = entry.file
             yield tar.header(file.path, "file", file.size, file.modified / 1e9)
-            yield from self.read(file.path)
+            yield from entry.read()
             yield tar.padding(file.size)
         yield tar.END
 
     def encoded(self) -> Mapping[str, str]:
         """The content of all files as base64, by path."""
-        return {path: base64.b64encode(entry.location.read_bytes()).decode() for path, entry in self._entries.items()}
+        return {path: base64.b64encode(b"".join(entry.read())).decode() for path, entry in self._entries.items()}
 
     def close(self) -> None:
         """Delete all files."""
         self._entries.clear()
-        self._directory.cleanup()
+        self._directories.clear()
+        self._bytes, self._storage = 0, _Storage()
 
     def check_path(self, path: str) -> None:
         """Raise `SandboxRefused` for a path outside of the directory, or one that collides with another file."""
@@ -145,7 +185,6 @@ class FileSpool:
                 self._directories[parent] -= 1
                 if not self._directories[parent]:
                     del self._directories[parent]
-            entry.location.unlink(missing_ok=True)
 
 
 def _parents(path: str) -> list[str]:

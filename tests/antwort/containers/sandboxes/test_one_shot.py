@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import io
+import tarfile
 from contextlib import aclosing
 
 import pytest
 from fake_base_sandbox import base_sandbox
 
 from antwort.containers.sandboxes.one_shot import OneShotSandbox
-from antwort.containers.sandboxes.port import SandboxProtocolError, SandboxUnavailable
+from antwort.containers.sandboxes.port import SandboxProtocolError, SandboxRefused, SandboxUnavailable
 from antwort.containers.sandboxes.remote import RemoteSandboxes
-from antwort.testing.sandbox_backend import SandboxesConformance, acquired, printed, result_of
+from antwort.testing.sandbox_backend import SandboxesConformance, acquired, chunks, printed, read, result_of
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +63,7 @@ for name in NEEDS_A_SESSION:
 
 async def test_a_server_without_sessions_is_detected(running, sandboxes):
     await sandboxes.check()
-    assert not sandboxes.is_stateful
+    assert not await sandboxes.is_stateful()
     async with acquired(sandboxes) as sandbox:
         assert isinstance(sandbox, OneShotSandbox)
 
@@ -85,7 +87,8 @@ async def test_a_directory_is_not_replaced_by_a_file(sandboxes, running):
         result = await result_of(sandbox, "")
         running.produces = {}
         assert [file.path for file in await sandbox.list_files()] == ["a/b", "d"]
-        assert printed(result).count("a file was not kept") == 2
+        assert ["not kept" in note for note in result.notes] == [True, True]
+        assert printed(result) == ""
         assert await sandbox.delete_file("a")
         assert [file.path for file in await sandbox.list_files()] == ["d"]
 
@@ -105,3 +108,56 @@ async def test_a_server_of_another_kind_is_named(running):
         sandbox = await sandboxes.acquire(tenant="t", memory_limit="1g", timeout=5)
         with pytest.raises(SandboxProtocolError, match="neither /sessions nor /execute"):
             await result_of(sandbox, "1")
+
+
+async def test_a_file_that_is_replaced_while_it_is_read_keeps_its_content(sandboxes):
+    async with acquired(sandboxes) as sandbox:
+        for name in ("a", "b", "c"):
+            await sandbox.write_file(name, chunks(name.encode() * 3_000_000))
+        async with aclosing(sandbox.pack()) as packed:
+            first = await anext(packed)
+            await sandbox.write_file("b", chunks(b"short"))
+            await sandbox.delete_file("c")
+            rest = [chunk async for chunk in packed]
+        with tarfile.open(fileobj=io.BytesIO(first + b"".join(rest))) as archive:
+            assert {member.name: member.size for member in archive} == dict.fromkeys("abc", 3_000_000)
+
+
+async def test_replaced_content_is_removed_in_time(sandboxes):
+    async with acquired(sandboxes) as sandbox:
+        for number in range(5):
+            await sandbox.write_file("kept", chunks(b"kept"))
+            await sandbox.write_file("x", chunks(bytes([number]) * (39 << 20), 1 << 20))
+        assert set(await read(sandbox.read_file("x"))) == {4}
+        assert await read(sandbox.read_file("kept")) == b"kept"
+
+
+@pytest.mark.parametrize(
+    "report, status, reason",
+    [
+        ({"status": "error", "exit_code": -9}, "ended", "by signal 9"),
+        ({"status": "error", "exit_code": 0}, "error", None),
+        ({"status": "success", "exit_code": 0, "stdout": None, "files_produced": None}, "ok", None),
+        ({"status": "error", "exit_code": -1, "execution_time_ms": 60_000.5}, "timeout", None),
+    ],
+)
+async def test_reports_of_other_servers(running, sandboxes, monkeypatch, report, status, reason):
+    monkeypatch.setattr(running, "execute", lambda _: report)
+    async with acquired(sandboxes) as sandbox:
+        result = await result_of(sandbox, "1")
+    assert (result.status, result.reason) == (status, reason)
+    assert result.notes == (("exit code 0",) if status == "error" else ())
+
+
+async def test_options_of_installers_are_refused(running, sandboxes):
+    sent = len(running.requests)
+    async with acquired(sandboxes) as sandbox:
+        for requirement in ("--index-url=http://x", " -r file", "git+ssh://host/x"):
+            with pytest.raises(SandboxRefused, match="not a package name"):
+                await anext(sandbox.run("1", requirements=[requirement], timeout=5))
+    assert len(running.requests) == sent
+
+
+async def test_a_server_that_does_not_answer_counts_as_stateful():
+    async with aclosing(RemoteSandboxes("http://127.0.0.1:9")) as sandboxes:
+        assert await sandboxes.is_stateful()

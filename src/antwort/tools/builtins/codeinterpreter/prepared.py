@@ -53,6 +53,7 @@ class PreparedCodeInterpreter:
         auto: AutoContainer | None,
         record: ContainerRecord | None,
         *,
+        is_stateful: bool,
         known_files: Sequence[ContainerFileRecord] = (),
         expected_names: Sequence[str] = (),
     ) -> None:
@@ -72,7 +73,7 @@ class PreparedCodeInterpreter:
         """It was empty when the files were copied into it."""
         self._files = {file.path: file for file in known_files}
         self._made: dict[str, ContainerFileRecord] = {}
-        spec, directory = (SPEC, "/mnt/data") if containers.is_stateful else (ONE_SHOT_SPEC, "the working directory")
+        spec, directory = (SPEC, "/mnt/data") if is_stateful else (ONE_SHOT_SPEC, "the working directory")
         self.specs = (_described(spec, directory, [*dict.fromkeys([*expected_names, *self._files])]),)
 
     async def open(self, name: str, call_id: str) -> HostedCall:

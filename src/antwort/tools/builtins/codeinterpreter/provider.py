@@ -70,6 +70,7 @@ class CodeInterpreterProvider:
             context,
             None if isinstance(tool.container, str) else auto,
             record,
+            is_stateful=await self._containers.is_stateful(),
             known_files=known,
             expected_names=_expected_names(known, uploads, missing, images=context.images_are_files),
         )

@@ -42,7 +42,7 @@ def from_result(
     """The end of a call whose code ran. The outputs of the item are truncated to `max_bytes`."""
     reason = _failure_reason(result, timeout=timeout, tier=tier)
     printed = "".join(piece.text for piece in result.output)
-    logs = _join_lines(printed, result.echo or "", reason)
+    logs = _join_lines(printed, result.echo or "", *(f"[{note}]" for note in result.notes), reason)
     text = [
         SANDBOX_RESTARTED if sandbox_restarted else "",
         truncate_chars(_join_lines(logs, *(f"[{file.path}]\n{file.text}" for file in result.text_files))) or _NO_OUTPUT,
