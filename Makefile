@@ -26,7 +26,7 @@ NPM = PATH="$(abspath $(CLIENTS_VENV))/bin:$$PATH" npm --ignore-scripts --no-aud
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup demo serve model eval test test-all test-attacks test-clients test-faults test-install test-model test-openai test-sandbox check static suite bench lock clean
+.PHONY: help setup demo serve model eval test test-all test-attacks test-clients test-faults test-install test-long test-model test-openai test-sandbox check static suite bench lock clean
 
 help: ## List the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -40,7 +40,7 @@ serve: model ## Start the server on loopback with the embedded model, and print 
 model: $(READY) ## Download the weights of the embedded model, 1.1 GB, unless they are cached (MODEL=… for another model)
 	@$(VENV)/bin/antwort model pull $(MODEL)
 
-test: static suite ## Run all checks and tests; separate: test-attacks, test-clients, test-faults, test-install, test-model, test-openai, test-all
+test: static suite ## Run all checks and tests; separate: test-attacks, test-clients, test-faults, test-install, test-long, test-model, test-openai, test-all
 
 test-sandbox: $(READY) ## Run all sandbox tests, with the attack tests (minutes)
 	$(RUN) -m pytest -q -n 2 --dist loadfile tests/antwort/sandbox
@@ -53,6 +53,9 @@ test-clients: $(READY) $(CLIENTS_VENV)/node/.locked ## Run programs of others ag
 
 test-faults: $(READY) ## Run the crash test: kill the server 50 times, check that no response is lost or stuck (minutes)
 	KILLS=50 $(RUN) -m pytest -q tests/together/test_server_kills.py
+
+test-long: $(READY) ## Run the long tests: generated requests for the whole API, a hundred responses with code, agents of 200 turns
+	$(RUN) -m pytest -q -n 2 --dist loadfile -m long tests/together
 
 test-install: $(READY) ## Install the wheel with each extra into empty environments, and use it (minutes; needs a package index)
 	$(RUN) -m pytest -q -n 2 -m install tests/together/test_install.py
@@ -82,7 +85,7 @@ static: $(READY)
 	$(RUN) scripts/dead_code.py $(CODE)
 
 suite: $(READY)
-	$(RUN) -m pytest -q -n 2 --dist loadfile -m "not model and not install" --ignore tests/antwort/sandbox/attacks --ignore tests/clients $(PYTEST_ARGS)
+	$(RUN) -m pytest -q -n 2 --dist loadfile -m "not model and not install and not long" --ignore tests/antwort/sandbox/attacks --ignore tests/clients $(PYTEST_ARGS)
 
 eval: $(READY) ## Run forty small tasks with a model and check its answers (MODEL=… for another model; minutes)
 	@$(RUN) bench/evaluate.py --model "$(MODEL)" $(EVAL_ARGS)

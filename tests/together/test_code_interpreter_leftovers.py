@@ -41,6 +41,7 @@ def temporary(server) -> list[str]:
     return sorted(path.name for path in (server.directory / "scratch").rglob("*"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_hundred_sequential_and_twenty_concurrent_responses_leave_nothing(backend, tmp_path):
     with code_server(backend, tmp_path, containers=QUICK) as server, server.client() as client:

@@ -187,6 +187,7 @@ FORMS = pytest.mark.parametrize("mode", ["server", "client"])
 ZDR = pytest.mark.parametrize("zdr", [False, True], ids=["stored", "zdr"])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode, zdr", [("server", False), ("client", True), ("auto", True)])
 def test_session_of_200_evaluations_stays_below_the_threshold_and_keeps_the_facts(recorder, mode, zdr):
     session = Session()
@@ -218,6 +219,7 @@ def book(pages: int = TURNS, on_page: Callable[[int], object] = lambda number: N
     return Tool[NoParams, str](name="read_page", description="Read the next page.", handler=read_page)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode, zdr", [("server", True), ("client", False), ("auto", False)])
 def test_evaluation_of_200_tool_calls_stays_below_the_threshold_and_keeps_the_facts(recorder, mode, zdr):
     session = Session()

@@ -15,6 +15,8 @@ from collections import defaultdict
 import pytest
 from fixtures_server import ROOT, create_key, run_server
 
+pytestmark = pytest.mark.long
+
 SUPPORT = ROOT / "tests" / "support"
 
 # A schema cannot express rules between fields, such as mutually exclusive histories or an output without its call. So
