@@ -126,7 +126,7 @@ class TurnRunner:
         parsed = decode(msgspec.json.encode({"model": "m", "input": "hi", **request}), CreateResponse)
         check(parsed)
         response = initial_response(parsed, identifier="resp_1", model="m", created_at=1)
-        tools = declare(response.tools)
+        tools = declare(parsed.tools or ())
         check_tool_types(tools, self.tools)
         hosted = prepared(tools, self.tools)
         self._hosted = HostedTools(

@@ -6,6 +6,7 @@ The requests that the upstream receives show what a model is offered; the SDK sh
 from __future__ import annotations
 
 import json
+import re
 import socket
 from contextlib import closing
 from urllib.parse import urlsplit
@@ -250,6 +251,36 @@ def test_tool_choice_can_name_a_function_of_a_namespace(client, upstream):
         client.responses.create(model="chat", input="hi", tools=[CRM], tool_choice={**choice, "name": "sub"})
 
 
+def test_a_demanded_call_that_is_not_made_is_named_as_the_client_declared_it(client, upstream):
+    upstream.set_replies(*[upstream.chat(HELLO)] * 3)
+    with pytest.raises(openai.APIStatusError, match="did not call 'get' of namespace 'crm' in 3 attempts") as caught:
+        client.responses.create(model="chat", input="hi", tools=[CRM], tool_choice={"type": "function", "name": "get"})
+    assert "crm__get" not in str(caught.value)
+    assert "'crm__get'" in upstream.requests[-1].body["messages"][-1]["content"]
+
+
+def test_the_error_for_a_name_that_is_not_unique_has_the_paths_in_the_namespace(client):
+    with pytest.raises(openai.BadRequestError, match=r"'tools\[0\].tools\[0\]' and 'tools\[0\].tools\[1\]'") as caught:
+        client.responses.create(model="chat", input="hi", tools=[namespace("a", function("c"), function("c"))])
+    assert caught.value.param == "tools[0].tools[1].name"
+
+
+@pytest.mark.parametrize(
+    "call_of_client",
+    [
+        {"type": "function_call", "call_id": "c", "name": "get", "arguments": "{}"},
+        {"type": "custom_tool_call", "call_id": "c", "name": "get", "input": "x"},
+        {"type": "function_call_output", "call_id": "c", "output": "x"},
+    ],
+    ids=lambda item: item["type"],
+)
+def test_the_namespace_of_a_replayed_call_is_a_name(client, upstream, call_of_client):
+    with pytest.raises(openai.BadRequestError, match="does not match pattern") as caught:
+        client.responses.create(model="chat", input=[USER, {**call_of_client, "namespace": "b d!/é"}])
+    assert caught.value.param == "input[1].namespace"
+    assert upstream.requests == []
+
+
 # ── additional_tools ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 ADDED = {"type": "additional_tools", "role": "developer", "tools": [CRM, function("late")]}
@@ -295,6 +326,26 @@ def test_additional_tools_are_validated(client):
         with pytest.raises(openai.BadRequestError) as caught:
             client.responses.create(model="chat", input=[USER, item])
         assert caught.value.param == param
+
+
+DANGLING = function("f", strict=True, parameters={"type": "object", "properties": {"a": {"$ref": "#/$defs/no"}}})
+
+
+@pytest.mark.parametrize(
+    "item",
+    [{**ADDED, "tools": [DANGLING]}, {"type": "tool_search_output", "call_id": None, "tools": [DANGLING]}],
+    ids=lambda item: item["type"],
+)
+def test_schemas_of_functions_that_items_bring_are_checked(client, upstream, item):
+    within = {**item, "tools": [function("g"), namespace("n", function("g"), DANGLING)]}
+    for given, path in ((item, "tools[0]"), (within, "tools[1].tools[1]")):
+        with pytest.raises(openai.BadRequestError, match="Invalid schema for function 'f'") as caught:
+            client.responses.create(model="chat", input=[USER, given])
+        assert (caught.value.param, caught.value.code) == (f"input[1].{path}.parameters", "invalid_function_parameters")
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.conversations.create(items=[given])
+        assert caught.value.param == f"items[0].{path}.parameters"
+    assert upstream.requests == []
 
 
 def test_additional_tools_survive_a_compaction(client, server, upstream):
@@ -395,6 +446,104 @@ def test_an_ignored_tool_cannot_be_forced(ignoring, upstream, choice, param):
     with pytest.raises(openai.BadRequestError) as caught:
         ignoring.responses.create(model="chat", input="hi", tools=[WEB_SEARCH], tool_choice=choice)
     assert caught.value.param == param
+    assert upstream.requests == []
+
+
+LACKING = [
+    {"type": "web_search", "newopt": 1},
+    {"type": "mcp", "server_label": "a", "server_url": "https://u:pw@mcp.example", "authorization": "sk-1", "new": {}},
+    {"type": "file_search"},
+    {"type": "hologram", "depth": 3, "headers": {"x-key": "sk-2"}},
+]
+
+
+def test_options_of_tools_that_are_ignored_are_not_checked(ignoring, ignoring_server, upstream):
+    added = {**ADDED, "tools": [*LACKING, function("late")]}
+    body = {"model": "chat", "input": [USER, added], "tools": [function("f"), *LACKING]}
+    with ignoring_server.http() as http:  # the SDK warns of types that it does not know
+        created = http.post("/v1/responses", json=body).json()
+        stored = http.get(f"/v1/responses/{created['id']}").json()
+        listed = http.get(f"/v1/responses/{created['id']}/input_items", params={"order": "asc"}).json()["data"]
+
+    assert offered(upstream) == ["f", "late"]
+    types = ["web_search", "mcp", "file_search", "hologram"]
+    for shown in (created, stored):
+        assert shown["antwort:ignored_tools"] == [
+            {"param": f"input[1].tools[{at}]", "type": kind} for at, kind in enumerate(types)
+        ]
+        assert shown["tools"][1] == LACKING[0]
+        assert [tool["type"] for tool in shown["tools"]] == ["function", *types]
+    assert listed[1]["tools"][3] == {"type": "hologram", "depth": 3, "headers": {"x-key": "<redacted>"}}
+    assert not {"sk-1", "sk-2", "pw"} & set(re.findall(r"[\w-]+", json.dumps([created, stored, listed])))
+
+    ignoring.responses.create(model="chat", input="again", previous_response_id=created["id"])
+    assert offered(upstream) == ["late"]
+
+
+def test_ignored_tools_in_items_of_a_conversation_are_not_checked(ignoring, upstream):
+    conversation = ignoring.conversations.create(items=[{**ADDED, "tools": [*LACKING, function("late")]}])
+    ignoring.responses.create(model="chat", input="hi", conversation=conversation.id)
+    assert offered(upstream) == ["late"]
+
+
+@pytest.mark.parametrize("tool", [WEB_SEARCH, LACKING[0], {"type": "image_generation", "size": "auto"}])
+def test_an_ignored_tool_may_be_declared_twice(ignoring, upstream, tool):
+    response = ignoring.responses.create(model="chat", input="hi", tools=[tool, tool, function("f")])
+    assert offered(upstream) == ["f"]
+    assert response.to_dict()["antwort:ignored_tools"] == [{"param": "tools[1]", "type": tool["type"]}]
+
+
+@pytest.mark.parametrize(
+    "tool, message",
+    [
+        (LACKING[0], "Tool type 'web_search' is not available on this server"),
+        (LACKING[1], "Tool type 'mcp' is not available on this server"),
+        (LACKING[2], "Tool type 'file_search' is not available on this server"),
+        (LACKING[3], "Invalid value: 'hologram'. Supported values are: 'function'"),
+    ],
+)
+def test_a_tool_that_this_server_lacks_is_refused_by_its_type_whatever_its_options(client, tool, message):
+    for fields, path in (
+        ({"input": "hi", "tools": [function("f"), tool]}, "tools[1].type"),
+        ({"input": [USER, {**ADDED, "tools": [tool]}]}, "input[1].tools[0].type"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=re.escape(message)) as caught:
+            client.responses.create(model="chat", **fields)
+        assert caught.value.param == path
+
+
+@pytest.mark.parametrize(
+    "tool, param",
+    [
+        (function("f", newopt=1), "newopt"),
+        ({"type": "tool_search", "newopt": 1}, "newopt"),
+        ({"type": "custom"}, "name"),
+    ],
+)
+def test_options_of_available_tools_are_checked_beside_ignored_ones(ignoring, tool, param):
+    for fields, path in (
+        ({"input": "hi", "tools": [LACKING[0], tool]}, "tools[1]"),
+        ({"input": [USER, {**ADDED, "tools": [LACKING[0], tool]}]}, "input[1].tools[1]"),
+    ):
+        with pytest.raises(openai.BadRequestError) as caught:
+            ignoring.responses.create(model="chat", **fields)
+        assert caught.value.param == f"{path}.{param}"
+
+
+@pytest.mark.parametrize(
+    "choice",
+    ["required", {"type": "allowed_tools", "mode": "required", "tools": [{"type": "mcp", "server_label": "a"}]}],
+)
+def test_a_required_call_with_only_ignored_tools_is_refused_with_their_types(ignoring, upstream, choice):
+    with pytest.raises(openai.BadRequestError, match="not available on this server, and ignored: 'mcp', 'web_search'"):
+        ignoring.responses.create(model="chat", input="hi", tools=LACKING[:2], tool_choice=choice)
+    assert upstream.requests == []
+
+
+def test_a_required_call_with_only_a_tool_search_of_the_server_is_refused(client, upstream):
+    for choice in ("required", {"type": "tool_search"}):
+        with pytest.raises(openai.BadRequestError, match="none of the tools that it allows offers a function"):
+            client.responses.create(model="chat", input="hi", tools=[{"type": "tool_search"}], tool_choice=choice)
     assert upstream.requests == []
 
 

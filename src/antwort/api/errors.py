@@ -212,6 +212,12 @@ def unavailable_item(kind: str, available: Iterable[str], param: str) -> ApiErro
     return invalid(f"{message} Available types are: {', '.join(map(repr, available))}.", param=param)
 
 
+def unavailable_tool(kind: str, available: Iterable[str], param: str) -> ApiError:
+    """400: a tool type of OpenAI's API that this server does not have."""
+    message = f"Tool type '{kind[:_MAX_LENGTH]}' is not available on this server."
+    return invalid(f"{message} Available types: {', '.join(map(repr, available))}.", param=param)
+
+
 def not_found(what: str, identifier: str, *, param: str | None = None) -> ApiError:
     """404: the object does not exist, or belongs to another tenant, which the response does not reveal."""
     return ApiError(404, f"{what} with id '{identifier}' not found.", code="not_found", param=param)

@@ -11,10 +11,12 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from antwort.api.tools import ToolDeclaration
+from antwort.api.tools import ToolDeclaration, convert_with_tools
 
 Status: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 Raw: TypeAlias = dict[str, Any]
+Namespace: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{0,128}$")]
+"""The namespace of a call, which becomes a part of the function's name. Empty is none."""
 GivenItem: TypeAlias = Annotated[Raw, Meta(extra_json_schema={"$ref": "#/components/schemas/GivenItem"})]
 """An item in a request. `requests.read_items` validates it; the OpenAPI document has the same rules."""
 
@@ -229,7 +231,7 @@ class FunctionCallOutput(Struct):
 
     call_id: str
     output: str | list[InputText | InputImage | InputFile]
-    namespace: str | None = None
+    namespace: Namespace | None = None
 
 
 class GivenFunctionCall(Struct):
@@ -238,7 +240,7 @@ class GivenFunctionCall(Struct):
     call_id: str
     name: str
     arguments: str
-    namespace: str | None = None
+    namespace: Namespace | None = None
 
 
 class CustomToolCallOutput(Struct):
@@ -254,7 +256,7 @@ class GivenCustomToolCall(Struct):
     call_id: str
     name: str
     input: str
-    namespace: str | None = None
+    namespace: Namespace | None = None
 
 
 class GivenToolSearchCall(Struct):
@@ -440,4 +442,4 @@ def read(raw: Raw) -> Item:
     if not isinstance(raw.get("type", ""), str):
         raise msgspec.ValidationError(f"Expected `str`, got `{type(raw['type']).__name__}` - at `$.type`")
     reader = READERS.get(kind_of(raw))
-    return Item(raw, msgspec.convert(raw, reader) if reader else None)
+    return Item(raw, convert_with_tools(raw, reader) if reader else None)

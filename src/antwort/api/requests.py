@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Meta, Struct, field
 
 from antwort.api import items
-from antwort.api.errors import invalid, malformed, missing_parameter, unavailable_item, unsupported_value
-from antwort.api.items import GivenItem, Identified, Item
+from antwort.api.errors import (
+    invalid,
+    malformed,
+    missing_parameter,
+    unavailable_item,
+    unavailable_tool,
+    unsupported_value,
+)
+from antwort.api.items import AdditionalTools, GivenItem, Identified, Item, ToolSearchOutput
 from antwort.api.tools import (
+    KNOWN_TOOL_TYPES,
     MAX_TOOLS,
     Chosen,
     FunctionTool,
     NamespaceTool,
     ToolDeclaration,
-    members,
+    ToolTypes,
+    UncheckedTool,
+    convert_with_tools,
+    member_paths,
+    problem_of,
     tool_name,
     tool_type,
 )
@@ -25,6 +37,9 @@ from antwort.api.validation.ids import check_each_once, check_id, check_item_ids
 from antwort.api.validation.schemas import GivenSchema
 
 T = TypeVar("T")
+
+ALL_REFUSED: Final = ToolTypes()
+"""No hosted tools."""
 
 Include: TypeAlias = Literal[
     "antwort:code_interpreter_call.live_output",
@@ -210,16 +225,43 @@ class AddItems(Struct, forbid_unknown_fields=True):
     items: GivenItems
 
 
-def decode(body: bytes, into: type[T], *, tool_types: Iterable[str] = ()) -> T:
-    """Decode a JSON body into a struct. `tool_types` are named where a declared tool has none of the known types."""
+def decode(body: bytes, into: type[T], *, tool_types: ToolTypes = ALL_REFUSED) -> T:
+    """Decode a JSON body into a struct. Declarations of tools that this server lacks need not be valid."""
     try:
         return msgspec.json.decode(body, type=into)
     except msgspec.ValidationError as error:
-        raise malformed(error, document=_decode_plain(body), tool_types=tool_types) from error
+        return _decode_with_tools(body, into, tool_types, error)
     except msgspec.MsgspecError as error:
         raise malformed(error) from error
     except (UnicodeError, RecursionError) as error:
         raise invalid(f"We could not parse the JSON body of your request: {error}", code="invalid_json") from error
+
+
+def _decode_with_tools(body: bytes, into: type[T], tool_types: ToolTypes, error: msgspec.ValidationError) -> T:
+    """Decode a body that is not valid: only declared tools may be the reason."""
+    plain = _decode_plain(body)
+    if not isinstance(plain, dict):
+        raise malformed(error) from error
+    document = cast("dict[str, Any]", plain)
+    try:
+        decoded = convert_with_tools(document, into)
+    except msgspec.ValidationError as other:
+        raise malformed(other, document=document, tool_types=tool_types.available) from other
+    _check_unchecked(getattr(decoded, "tools", None) or (), "tools", tool_types)
+    return decoded
+
+
+def _check_unchecked(tools: Iterable[ToolDeclaration], param: str, tool_types: ToolTypes) -> None:
+    """`ApiError` 400 for a tool that was not understood, unless this server lacks it and ignores such tools."""
+    for at, tool in enumerate(tools):
+        if not isinstance(tool, UncheckedTool):
+            continue
+        kind, path = tool_type(tool), f"{param}[{at}]"
+        if kind in tool_types.available and (error := problem_of(tool.declaration)) is not None:
+            raise malformed(error, root=path, document=tool.declaration, tool_types=tool_types.available)
+        if not tool_types.ignores_others:
+            refuse = unavailable_tool if kind in KNOWN_TOOL_TYPES else unsupported_value
+            raise refuse(kind, tool_types.available, f"{path}.type")
 
 
 def _decode_plain(body: bytes) -> object:
@@ -230,28 +272,29 @@ def _decode_plain(body: bytes) -> object:
         return None
 
 
-def read_input(value: str | list[dict[str, Any]] | None) -> list[Item]:
+def read_input(value: str | list[dict[str, Any]] | None, tool_types: ToolTypes = ALL_REFUSED) -> list[Item]:
     """Parse `input`; a string is a user message."""
     if value is None:
         return []
     if isinstance(value, str):
         return [items.read({"type": "message", "role": "user", "content": value})]
-    given = read_items(value, "input")
+    given = read_items(value, "input", tool_types)
     check_each_once(given, "input")
     return given
 
 
-def read_items(values: list[dict[str, Any]], param: str) -> list[Item]:
+def read_items(values: list[dict[str, Any]], param: str, tool_types: ToolTypes = ALL_REFUSED) -> list[Item]:
     """Parse input items; an invalid one, or one of an unknown type, is an `ApiError` with its path."""
-    return [_read_item(raw, f"{param}[{at}]") for at, raw in enumerate(values)]
+    return [_read_item(raw, f"{param}[{at}]", tool_types) for at, raw in enumerate(values)]
 
 
-def _read_item(raw: dict[str, Any], path: str) -> Item:
+def _read_item(raw: dict[str, Any], path: str, tool_types: ToolTypes) -> Item:
     try:
         msgspec.convert(raw, Identified)
         item = items.read(raw)
     except msgspec.ValidationError as error:
-        raise malformed(error, root=path, document=raw) from error
+        raise malformed(error, root=path, document=raw, tool_types=tool_types.available) from error
+    _check_unchecked(brought_tools(item), f"{path}.tools", tool_types)
     if item.known is None:
         refuse = unavailable_item if item.type in items.UNAVAILABLE else unsupported_value
         raise refuse(item.type, items.READERS, f"{path}.type")
@@ -259,7 +302,12 @@ def _read_item(raw: dict[str, Any], path: str) -> Item:
     return item
 
 
-def check(request: CreateResponse) -> None:
+def brought_tools(item: Item) -> Sequence[ToolDeclaration]:
+    """The tools that an item brings."""
+    return item.known.tools if isinstance(item.known, (AdditionalTools, ToolSearchOutput)) else ()
+
+
+def check(request: CreateResponse, tool_types: ToolTypes = ALL_REFUSED) -> None:
     """Rules beyond the types. `check_input` is separate, because not every request needs input."""
     if request.previous_response_id is not None and request.conversation is not None:
         raise invalid(
@@ -279,7 +327,7 @@ def check(request: CreateResponse) -> None:
             param="prompt",
             code="unsupported_parameter",
         )
-    _check_tools(request.tools or [])
+    _check_tools(request.tools or [], tool_types)
     _check_choice(request.tool_choice)
 
 
@@ -288,16 +336,24 @@ def _conversation_param(request: CreateResponse) -> str:
 
 
 def given_schemas(request: CreateResponse) -> Iterator[GivenSchema]:
-    """The JSON schemas of a request, for `validation.schemas`."""
-    for at, declared in enumerate(request.tools or ()):
-        for inner, tool in enumerate(members(declared)):
-            if isinstance(tool, FunctionTool) and tool.parameters is not None:
-                place = f"tools[{at}]" if tool is declared else f"tools[{at}].tools[{inner}]"
-                name, param = f"function '{tool.name}'", f"{place}.parameters"
-                yield GivenSchema(tool.parameters, name, param, "invalid_function_parameters", tool.strict is True)
+    """The JSON schemas of a request, for `validation.schemas`. Those of its items are `item_schemas`."""
+    yield from _function_schemas(request.tools or (), "tools")
     if request.text is not None and isinstance(form := request.text.format, JsonSchemaFormat):
         name, param = f"response_format '{form.name}'", "text.format.schema"
         yield GivenSchema(form.schema, name, param, "invalid_json_schema", form.strict is True)
+
+
+def item_schemas(given: Sequence[Item], param: str) -> Iterator[GivenSchema]:
+    """The JSON schemas of the functions that items at the path `param` bring."""
+    for at, item in enumerate(given):
+        yield from _function_schemas(brought_tools(item), f"{param}[{at}].tools")
+
+
+def _function_schemas(tools: Iterable[ToolDeclaration], param: str) -> Iterator[GivenSchema]:
+    for _, tool, path in member_paths(tools, param):
+        if isinstance(tool, FunctionTool) and tool.parameters is not None:
+            name, place = f"function '{tool.name}'", f"{path}.parameters"
+            yield GivenSchema(tool.parameters, name, place, "invalid_function_parameters", tool.strict is True)
 
 
 def check_input(request: CreateResponse) -> None:
@@ -310,16 +366,16 @@ def check_input(request: CreateResponse) -> None:
         raise invalid("Invalid 'input': empty array. Give at least one item.", param="input", code="empty_array")
 
 
-def _check_tools(tools: list[ToolDeclaration]) -> None:
-    seen: dict[str, int] = {}
-    for at, tool in enumerate(tools):
-        prefix = f"{tool.name}." if isinstance(tool, NamespaceTool) else ""
-        for member in members(tool):
-            name = prefix + tool_name(member)
-            if name in seen and tool_type(tool) != "mcp":
-                message = f"Tools {seen[name]} and {at} are both called '{name}'; names must be unique."
-                raise invalid(message, param=f"tools[{at}].name")
-            seen[name] = at
+def _check_tools(tools: list[ToolDeclaration], tool_types: ToolTypes) -> None:
+    """Names are unique. Tools that are left out may be repeated."""
+    seen: dict[str, str] = {}
+    for declared, tool, path in member_paths(tools, "tools"):
+        name = f"{declared.name}.{tool_name(tool)}" if isinstance(declared, NamespaceTool) else tool_name(tool)
+        is_ignored = tool_types.ignores_others and tool_type(tool) not in tool_types.available
+        if name in seen and tool_type(tool) != "mcp" and not is_ignored:
+            message = f"'{seen[name]}' and '{path}' are both called '{name}'; names must be unique."
+            raise invalid(message, param=f"{path}.name")
+        seen[name] = path
 
 
 def _check_choice(choice: ToolChoice | None) -> None:

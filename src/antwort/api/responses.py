@@ -7,8 +7,7 @@ from typing import Any, Literal, TypeAlias
 from msgspec import UNSET, Struct, UnsetType, field
 
 from antwort.api.requests import CreateResponse, ReasoningOptions, Text, ToolChoice
-from antwort.api.secrets import without_secrets
-from antwort.api.tools import ToolDeclaration
+from antwort.api.secrets import plain_tools
 
 ResponseStatus: TypeAlias = Literal["queued", "in_progress", "completed", "failed", "incomplete", "cancelled"]
 TERMINAL: frozenset[ResponseStatus] = frozenset({"completed", "failed", "incomplete", "cancelled"})
@@ -130,7 +129,8 @@ class Response(Struct, kw_only=True):
     temperature: float = 1.0
     text: Text = field(default_factory=Text)
     tool_choice: ToolChoice = "auto"
-    tools: list[ToolDeclaration] = field(default_factory=list[ToolDeclaration])
+    tools: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    """The declared tools. One that this server lacks may have any fields."""
     top_logprobs: int = 0
     top_p: float = 1.0
     presence_penalty: float = 0.0
@@ -174,7 +174,7 @@ def initial_response(request: CreateResponse, *, identifier: str, model: str, cr
         temperature=1.0 if request.temperature is None else request.temperature,
         text=request.text or Text(),
         tool_choice=request.tool_choice or "auto",
-        tools=without_secrets(request.tools or []),
+        tools=plain_tools(request.tools or []),
         top_logprobs=request.top_logprobs or 0,
         top_p=1.0 if request.top_p is None else request.top_p,
         presence_penalty=request.presence_penalty or 0.0,

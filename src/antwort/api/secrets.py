@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from antwort.api.tools import ToolDeclaration
+from antwort.api.tools import CLIENT_TOOL_TYPES, ToolDeclaration, UncheckedTool
 
 Raw: TypeAlias = dict[str, Any]
 
@@ -24,6 +24,14 @@ def without_secrets(tools: Sequence[ToolDeclaration]) -> list[ToolDeclaration]:
     return [_strip_tool(tool) for tool in tools]
 
 
+def plain_tools(tools: Sequence[ToolDeclaration]) -> list[Raw]:
+    """Declarations as JSON, without secrets. One that was not understood is as it was given."""
+    return [
+        tool.declaration if isinstance(tool, UncheckedTool) else msgspec.to_builtins(tool)
+        for tool in without_secrets(tools)
+    ]
+
+
 def item_without_secrets(item: Raw) -> Raw:
     """An item without secrets: some types contain tool declarations."""
     tools = item.get("tools")
@@ -33,21 +41,18 @@ def item_without_secrets(item: Raw) -> Raw:
 
 
 def _strip_tool(tool: ToolDeclaration) -> ToolDeclaration:
+    if isinstance(tool, UncheckedTool):
+        return UncheckedTool(_strip(tool.declaration))
     plain: Raw = msgspec.to_builtins(tool)
     stripped = _strip(plain)
     return tool if stripped == plain else msgspec.convert(stripped, type(tool))
 
 
 def _strip(tool: Raw) -> Raw:
-    match tool.get("type"):
-        case "mcp":
-            return _strip_mcp(tool)
-        case "code_interpreter":
-            return _strip_network_policy(tool, "container")
-        case "shell":
-            return _strip_network_policy(tool, "environment")
-        case _:
-            return tool
+    """A declaration without secrets, also one of an unknown type that has such fields."""
+    if tool.get("type") in CLIENT_TOOL_TYPES:
+        return tool
+    return _strip_network_policy(_strip_network_policy(_strip_mcp(tool), "container"), "environment")
 
 
 def _strip_mcp(tool: Raw) -> Raw:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Any, Final, Literal, TypeAlias, get_args
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast, get_args
 
+import msgspec
 from msgspec import Meta, Struct, field
+
+T = TypeVar("T")
 
 MAX_TOOLS: Final = 2048
 """Maximum tools of a request."""
@@ -49,6 +52,7 @@ class CustomTool(_Tool, tag="custom"):
     description: str | None = None
     format: CustomTextFormat | GrammarFormat | None = None
     defer_loading: bool | None = None
+    allowed_callers: list[str] | None = None
     is_async: bool | None = field(name="async", default=None)
 
 
@@ -140,6 +144,7 @@ class McpTool(_Tool, tag="mcp"):
     allowed_tools: Any = None
     require_approval: Any = None
     defer_loading: bool | None = None
+    allowed_callers: list[str] | None = None
 
 
 class _UnavailableTool(Struct, tag_field="type"):
@@ -178,7 +183,16 @@ class DatedWebSearchPreviewTool(_UnavailableTool, tag="web_search_preview_2025_0
     """A dated version of that."""
 
 
-ToolDeclaration: TypeAlias = (
+class UncheckedTool(Struct, frozen=True):
+    """A declaration that was not understood: an unknown type, or options that the type does not have here.
+
+    Only tools that this server lacks are kept in this form; it is not decoded from requests.
+    """
+
+    declaration: dict[str, Any]
+
+
+_DecodedTool: TypeAlias = (
     FunctionTool
     | CustomTool
     | NamespaceTool
@@ -199,8 +213,14 @@ ToolDeclaration: TypeAlias = (
     | DatedWebSearchPreviewTool
 )
 
+if TYPE_CHECKING:
+    ToolDeclaration: TypeAlias = _DecodedTool | UncheckedTool
+else:  # what msgspec decodes; `convert_with_tools` puts the others in their places
+    ToolDeclaration = _DecodedTool
+
 CLIENT_TOOL_TYPES = ("function", "custom", "namespace", "tool_search")
-KNOWN_TOOL_TYPES = frozenset(str(tool.__struct_config__.tag) for tool in get_args(ToolDeclaration)) | {"computer_use"}
+_BY_TYPE: dict[str, type[Struct]] = {str(tool.__struct_config__.tag): tool for tool in get_args(_DecodedTool)}
+KNOWN_TOOL_TYPES = frozenset(_BY_TYPE) | {"computer_use"}
 """The tool types of OpenAI's API, available here or not. `computer_use` exists in `tool_choice` only."""
 
 
@@ -218,9 +238,65 @@ class Chosen(Struct, forbid_unknown_fields=True, omit_defaults=True):
         return self.type == "allowed_tools"
 
 
+class ToolTypes(NamedTuple):
+    """The tool types that a request may declare, and whether other hosted tools are left out instead of refused."""
+
+    available: Sequence[str] = CLIENT_TOOL_TYPES
+    ignores_others: bool = False
+
+
+def convert_with_tools(document: dict[str, Any], into: type[T]) -> T:
+    """Convert JSON with a list `tools`. Hosted tools that are not valid become `UncheckedTool`s.
+
+    Raises `msgspec.ValidationError` if anything else is not valid.
+    """
+    try:
+        return msgspec.convert(document, into)
+    except msgspec.ValidationError:
+        given: object = document.get("tools")
+        if not isinstance(given, list) or len(cast("list[object]", given)) > MAX_TOOLS:
+            raise
+        tools = cast("list[object]", given)
+        unchecked = {at: tool for at, one in enumerate(tools) if (tool := _unchecked(one)) is not None}
+        if not unchecked:
+            raise
+    placeholder = {"type": "computer"}  # a valid declaration
+    replaced = [placeholder if at in unchecked else tool for at, tool in enumerate(tools)]
+    converted: Any = msgspec.convert({**document, "tools": replaced}, into)
+    converted.tools = [unchecked.get(at, tool) for at, tool in enumerate(converted.tools)]
+    return converted
+
+
+def _unchecked(given: object) -> UncheckedTool | None:
+    """A hosted tool that is not valid."""
+    tool = cast("dict[str, Any]", given) if isinstance(given, dict) else {}
+    kind = tool.get("type")
+    if not isinstance(kind, str) or kind in CLIENT_TOOL_TYPES:
+        return None
+    is_valid = kind in _BY_TYPE and problem_of(tool) is None
+    return None if is_valid else UncheckedTool(tool)
+
+
+def problem_of(declaration: dict[str, Any]) -> msgspec.ValidationError | None:
+    """Why a declaration is not valid."""
+    try:
+        msgspec.convert(declaration, _BY_TYPE.get(declaration["type"], _DecodedTool))
+    except msgspec.ValidationError as error:
+        return error
+    return None
+
+
 def tool_type(tool: ToolDeclaration) -> str:
     """The `type` of the tool."""
-    return str(tool.__struct_config__.tag)
+    return str(tool.declaration["type"] if isinstance(tool, UncheckedTool) else tool.__struct_config__.tag)
+
+
+def server_label(tool: ToolDeclaration) -> str | None:
+    """The label of an MCP server; None for other tools."""
+    if isinstance(tool, McpTool):
+        return tool.server_label
+    label = tool.declaration.get("server_label") if isinstance(tool, UncheckedTool) else None
+    return label if isinstance(label, str) else None
 
 
 def tool_name(tool: ToolDeclaration) -> str:
@@ -231,3 +307,13 @@ def tool_name(tool: ToolDeclaration) -> str:
 def members(tool: ToolDeclaration) -> Sequence[ToolDeclaration]:
     """The tools of a namespace; of another tool, the tool itself."""
     return tool.tools if isinstance(tool, NamespaceTool) else [tool]
+
+
+def member_paths(
+    tools: Iterable[ToolDeclaration], param: str
+) -> Iterator[tuple[ToolDeclaration, ToolDeclaration, str]]:
+    """Every tool of a list at the path `param` that is no namespace: its declaration, itself, and its path."""
+    for at, declared in enumerate(tools):
+        for inner, member in enumerate(members(declared)):
+            place = f"{param}[{at}]"
+            yield declared, member, place if member is declared else f"{place}.tools[{inner}]"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
 import msgspec
 
-from antwort.api.errors import ApiError, invalid, unsupported_value
+from antwort.api.errors import invalid, unavailable_tool, unsupported_value
 from antwort.api.requests import ToolChoice, chosen_tools
 from antwort.api.tools import (
     CLIENT_TOOL_TYPES,
@@ -17,9 +17,10 @@ from antwort.api.tools import (
     CustomTool,
     FunctionTool,
     GrammarFormat,
-    McpTool,
     ToolDeclaration,
     ToolSearchTool,
+    UncheckedTool,
+    server_label,
     tool_name,
     tool_type,
 )
@@ -46,7 +47,8 @@ class ServerSide:
 
 
 FunctionOwner: TypeAlias = ClientSide | ServerSide
-_MAX_NAMED = 5  # functions that a message lists
+_MAX_NAMED = 5  # functions, or tool types, that a message lists
+_MAX_SHOWN = 64  # characters of each
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,24 @@ class Offer:
 
     @property
     def demand(self) -> str:
-        """The call that is demanded, for messages."""
+        """The call that is demanded, for messages to the model."""
+        return self._demand(lambda name: f"'{name}'")
+
+    @property
+    def client_demand(self) -> str:
+        """The same for messages to the client, in its names."""
+        return self._demand(self._client_name)
+
+    def _demand(self, shown: Callable[[str], str]) -> str:
         if len(self.demanded) > _MAX_NAMED:
             return "one of its tools"
-        return " or ".join(f"'{name}'" for name in sorted(self.demanded))
+        return " or ".join(map(shown, sorted(self.demanded)))
+
+    def _client_name(self, name: str) -> str:
+        owner = self.owner[name]
+        if isinstance(owner, ClientSide) and owner.namespace is not None:
+            return f"'{owner.name}' of namespace '{owner.namespace}'"
+        return f"'{name}'"
 
 
 class HasSpecs(Protocol):
@@ -92,7 +108,9 @@ def is_hosted(declared: DeclaredTool) -> bool:
 
 def is_available(declared: DeclaredTool, registry: ToolRegistry) -> bool:
     """Whether this server supports the tool. Looks nothing up."""
-    return not is_hosted(declared) or registry.supports(declared.tool)
+    if not is_hosted(declared):
+        return True
+    return registry.supports(declared.tool) and not isinstance(declared.tool, UncheckedTool)
 
 
 def available_tool_types(registry: ToolRegistry) -> list[str]:
@@ -105,12 +123,7 @@ def check_tool_types(tools: Sequence[DeclaredTool], registry: ToolRegistry) -> N
     for declared in tools:
         if not is_available(declared, registry):
             param = f"{declared.param}.type" if declared.param.endswith("]") else declared.param
-            raise _unavailable(tool_type(declared.tool), param, registry)
-
-
-def _unavailable(kind: str, param: str, registry: ToolRegistry) -> ApiError:
-    available = ", ".join(map(repr, available_tool_types(registry)))
-    return invalid(f"Tool type '{kind}' is not available on this server. Available types: {available}.", param=param)
+            raise unavailable_tool(tool_type(declared.tool), available_tool_types(registry), param)
 
 
 def check_choice(
@@ -126,12 +139,35 @@ def check_choice(
         if chosen.type not in KNOWN_TOOL_TYPES:
             raise unsupported_value(chosen.type, available_tool_types(registry), param)
         if not {chosen.type, chosen.type.removesuffix("_preview")} & set(available_tool_types(registry)):
-            raise _unavailable(chosen.type, param, registry)
+            raise unavailable_tool(chosen.type, available_tool_types(registry), param)
         named = chosen.name or chosen.server_label or chosen.type
         raise invalid(f"Tool choice '{named}' not found in 'tools' parameter.", param="tool_choice")
-    is_unfulfillable = several is not None and several.mode == "required" and not _allowed(several, selectable)
-    if is_unfulfillable or (choice == "required" and not tools):
-        raise invalid("Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice")
+    is_forced = (
+        choice == "required" if not isinstance(choice, Chosen) else several is None or several.mode == "required"
+    )
+    allowed = _allowed(choice, selectable)
+    offering = [at for at, one in enumerate(tools) if _offers(one.tool) and (allowed is None or at in allowed)]
+    if is_forced and not offering:
+        raise invalid(_unfulfillable(tools, ignored), param="tool_choice")
+
+
+def _offers(tool: ToolDeclaration) -> bool:
+    """Whether the model is offered functions for the tool."""
+    return not isinstance(tool, ToolSearchTool) or tool.is_client_side
+
+
+def _unfulfillable(tools: Sequence[DeclaredTool], ignored: Sequence[DeclaredTool]) -> str:
+    """Why a forced choice has no function to call."""
+    if ignored:
+        types = sorted({tool_type(one.tool)[:_MAX_SHOWN] for one in ignored})
+        shown = ", ".join(map(repr, types[:_MAX_NAMED])) + (", …" if len(types) > _MAX_NAMED else "")
+        return (
+            "Tool choice 'required' has no tool to call: these declared tools are not available on this server, and "
+            f"ignored: {shown}."
+        )
+    if tools:
+        return "Tool choice 'required' has no tool to call: none of the tools that it allows offers a function."
+    return "Tool choice 'required' must be specified with 'tools' parameter."
 
 
 class _Selectable:
@@ -160,8 +196,8 @@ class _Selectable:
 
 
 def _choice_key(tool: ToolDeclaration) -> tuple[str, str | None]:
-    if isinstance(tool, McpTool):
-        return "mcp", tool.server_label
+    if (label := server_label(tool)) is not None:
+        return tool_type(tool), label
     return tool_type(tool), tool_name(tool) if is_function(tool) else None
 
 

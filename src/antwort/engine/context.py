@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,8 +20,10 @@ from antwort.api.items import (
     Raw,
     ToolSearchOutput,
 )
-from antwort.api.requests import CreateResponse, read_input
+from antwort.api.requests import ALL_REFUSED, CreateResponse, item_schemas, read_input
 from antwort.api.secrets import item_without_secrets
+from antwort.api.tools import ToolTypes
+from antwort.api.validation.schemas import GivenSchema, check_schemas
 from antwort.engine.compaction.opening import TenantSealer, open_history
 from antwort.engine.ports import ChosenModel
 from antwort.engine.stores import Owner, Store
@@ -67,6 +69,7 @@ async def load_context(
     sealer: TenantSealer,
     model: ChosenModel,
     *,
+    tool_types: ToolTypes = ALL_REFUSED,
     is_resumed: bool = False,
 ) -> Context:
     """Load the history. A reference to a missing object, or to another owner's, is an error that names it.
@@ -78,7 +81,8 @@ async def load_context(
     if is_resumed:
         read = await _in_thread_if_many(given_items, lambda: [items.read(raw) for raw in given_items])
     else:
-        read = await _in_thread_if_many(given_items, lambda: read_input(request.input))
+        read = await _in_thread_if_many(given_items, lambda: read_input(request.input, tool_types))
+        await check_in_steps(item_schemas(read, "input"))
     for at, item in enumerate(read[:-1]):
         if isinstance(item.known, CompactionTrigger):
             raise invalid("An item of type 'compaction_trigger' must be the last one.", param=f"input[{at}]")
@@ -87,6 +91,12 @@ async def load_context(
     opened = await open_history(before, resolved, sealer, model, asyncio.to_thread)
     given = await _in_thread_if_many(opened.given, lambda: [_normalized_input(item) for item in opened.given])
     return Context(opened.before, given, opened.start)
+
+
+async def check_in_steps(given: Iterable[GivenSchema]) -> None:
+    """`ApiError` 400 for a schema that OpenAI refuses."""
+    for _ in check_schemas(given):
+        await asyncio.sleep(0)  # large schemas must not block the event loop
 
 
 async def normalize_items(given: list[Item], owner: Owner, store: Store, param: str) -> list[Item]:

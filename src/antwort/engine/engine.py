@@ -6,7 +6,6 @@ began. `recover` resumes or fails what an earlier process left unfinished.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -21,16 +20,23 @@ from antwort.api.ids import new_id
 from antwort.api.items import Item
 from antwort.api.requests import CreateResponse, check, check_input, given_schemas
 from antwort.api.responses import CompactedResponse, IgnoredTool, Response, ResponseError, Usage, initial_response
+from antwort.api.secrets import without_secrets
 from antwort.api.token_estimate import estimate_item
-from antwort.api.tools import ToolDeclaration, tool_type
-from antwort.api.validation.schemas import check_schemas
+from antwort.api.tools import ToolDeclaration, ToolTypes, convert_with_tools, tool_type
 from antwort.config import CompactionSettings
 from antwort.engine.attachments import Attacher
-from antwort.engine.classify import check_choice, check_tool_types, classify, is_available, is_hosted
+from antwort.engine.classify import (
+    available_tool_types,
+    check_choice,
+    check_tool_types,
+    classify,
+    is_available,
+    is_hosted,
+)
 from antwort.engine.compaction.compactor import Compactor
 from antwort.engine.compaction.opening import SealedReasoning, TenantSealer
 from antwort.engine.compaction.retention import Budgets
-from antwort.engine.context import Context, check_outputs, load_context
+from antwort.engine.context import Context, check_in_steps, check_outputs, load_context
 from antwort.engine.declared.tools import DeclaredTool, declare, declared_tools, has_secrets
 from antwort.engine.driver import ResponseRun, RetryingWriter
 from antwort.engine.event_buffer import Frame
@@ -61,6 +67,11 @@ class Engine:
     """How often a background response is resumed: one that crashes the process must not do so for ever."""
     now: Callable[[], int] = field(default=lambda: int(time.time()))
     retries: RetryingWriter = field(default_factory=RetryingWriter)
+
+    @property
+    def tool_types(self) -> ToolTypes:
+        """The tool types that requests may declare."""
+        return ToolTypes(available_tool_types(self.tools), self.ignore_unavailable_tools)
 
     async def start(self, owner: Owner, request: CreateResponse) -> ResponseRun:
         """Validate the request, prepare its response, and store that it began."""
@@ -103,7 +114,7 @@ class Engine:
         resumed = 1 + stored.resumed
         if resumed > self.max_resumed:
             raise unavailable(f"It was begun {resumed} times, and none of them ended it.")
-        request = msgspec.structs.replace(msgspec.convert(stored.request, CreateResponse), input=stored.input)
+        request = msgspec.structs.replace(convert_with_tools(stored.request, CreateResponse), input=stored.input)
         response = initial_response(
             request, identifier=stored.response.id, model=stored.response.model, created_at=stored.response.created_at
         )
@@ -115,9 +126,8 @@ class Engine:
     async def _check(self, request: CreateResponse) -> None:
         if not self.ignore_unavailable_tools:
             check_tool_types(declare(request.tools or ()), self.tools)  # before the history is read
-        check(request)
-        for _ in check_schemas(given_schemas(request)):
-            await asyncio.sleep(0)  # large schemas must not block the event loop
+        check(request, self.tool_types)
+        await check_in_steps(given_schemas(request))
 
     async def _new_run(self, owner: Owner, request: CreateResponse, chosen: ChosenModel) -> ResponseRun:
         name = chosen.name if request.model is None else request.model
@@ -135,7 +145,9 @@ class Engine:
     ) -> ResponseRun:
         """Everything that can be wrong with a request is an error here, before anything is sent or stored."""
         sealer = TenantSealer(self.sealer, owner.tenant)
-        context = await load_context(request, owner, self.store, sealer, chosen, is_resumed=is_resumed)
+        context = await load_context(
+            request, owner, self.store, sealer, chosen, tool_types=self.tool_types, is_resumed=is_resumed
+        )
         check_outputs(context)
         tools = self._available_tools(request, context, response)
         tool_context = ToolContext(
@@ -241,12 +253,15 @@ class Engine:
 
     async def _write_begun(self, run: ResponseRun, resumed: int = 0) -> None:
         request = run.turn.request
-        tools = run.response.tools  # without their secrets, which are not stored
+        tools = request.tools or []
         stored = StoredResponse(
             response=run.response,
             input=[item.raw for item in run.context.given],
-            request=msgspec.to_builtins(msgspec.structs.replace(request, tools=tools, input=None)),
-            had_secrets=tools != (request.tools or []) or has_secrets(run.context.given),
+            request={
+                **msgspec.to_builtins(msgspec.structs.replace(request, tools=None, input=None)),
+                "tools": run.response.tools,  # without their secrets, which are not stored
+            },
+            had_secrets=without_secrets(tools) != tools or has_secrets(run.context.given),
             resumed=resumed,
         )
         await self.store.begin_response(run.owner, stored)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from antwort.api.errors import ApiError, invalid
 from antwort.api.requests import decode
-from antwort.engine.classify import available_tool_types
+from antwort.api.tools import ToolTypes
 from antwort.http.services import services_of
 from antwort.net import bodies
 from antwort.net.errors import BodyTimeout, SizeLimitExceeded
@@ -38,13 +38,13 @@ async def read_json(request: Request, into: type[T]) -> T:
     """The body decoded into a struct."""
     async with aclosing(stream_body(request, services_of(request).config.server.max_body)) as chunks:
         body = b"".join([chunk async for chunk in chunks])
-    tool_types = available_tool_types(services_of(request).registry)
+    tool_types = services_of(request).engine.tool_types
     if len(body) <= MAX_INLINE_BYTES:
         return _decode(body, into, tool_types)
     return await asyncio.to_thread(_decode, body, into, tool_types)
 
 
-def _decode(body: bytes, into: type[T], tool_types: Sequence[str]) -> T:
+def _decode(body: bytes, into: type[T], tool_types: ToolTypes) -> T:
     check_nesting(body)
     return decode(body, into, tool_types=tool_types)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import msgspec
 import pytest
@@ -20,7 +20,7 @@ from antwort.api.errors import (
     unavailable,
 )
 from antwort.api.requests import CreateResponse, decode
-from antwort.api.tools import KNOWN_TOOL_TYPES
+from antwort.api.tools import KNOWN_TOOL_TYPES, ToolDeclaration
 from antwort.engine.ports import ModelFault
 from antwort.http.errors import from_model_fault
 
@@ -65,6 +65,18 @@ def test_every_tool_type_of_the_sdk_is_known():
 
     assert len(types) >= 15
     assert types <= KNOWN_TOOL_TYPES
+
+
+def test_every_field_of_the_tools_of_the_sdk_that_are_validated_is_known():
+    structs = {str(of.__struct_config__.tag): of for of in get_args(ToolDeclaration)}
+    compared = 0
+    for kind in get_args(ToolParam):
+        fields = {*get_type_hints(kind)}
+        for name in re.findall(r"[\"']([a-z_0-9]+)[\"']", str(kind.__annotations__["type"]).replace("typing", "")):
+            if structs[name].__struct_config__.forbid_unknown_fields:
+                compared += 1
+                assert fields <= {"type", *structs[name].__struct_encode_fields__}, name
+    assert compared == 10
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ def request(**fields: object) -> CreateResponse:
          "mutually_exclusive_parameters"),
         ({"background": True, "store": False}, "background", "invalid_value"),
         ({"tools": [FUNCTION, FUNCTION]}, "tools[1].name", "invalid_value"),
-        ({"tools": [NAMESPACE, FUNCTION, NAMESPACE]}, "tools[2].name", "invalid_value"),
+        ({"tools": [NAMESPACE, FUNCTION, NAMESPACE]}, "tools[2].tools[0].name", "invalid_value"),
         ({"tool_choice": {"type": "function"}}, "tool_choice.name", "missing_required_parameter"),
         ({"tool_choice": {"type": "namespace"}}, "tool_choice.name", "missing_required_parameter"),
         ({"tool_choice": {"type": "mcp", "name": "x"}}, "tool_choice.server_label", "missing_required_parameter"),

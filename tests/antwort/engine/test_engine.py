@@ -14,6 +14,7 @@ from fixtures_turn import EchoTools
 from antwort.api.errors import ApiError
 from antwort.api.events import FINAL_EVENTS, kind_of
 from antwort.api.requests import CreateResponse, decode
+from antwort.api.responses import IgnoredTool
 from antwort.engine.engine import Engine
 from antwort.engine.ports import ChosenModel, FunctionSpec, Model
 from antwort.engine.stores import (
@@ -131,7 +132,7 @@ async def test_tool_secrets_reach_the_provider_and_are_neither_stored_nor_return
     assert [declared.authorization for declared in engine.tools.declared] == [SECRET]
     assert run.response.status == "completed"
     assert SECRET not in str(events)
-    assert run.response.tools[0].headers == {"x": "<redacted>"}
+    assert run.response.tools[0]["headers"] == {"x": "<redacted>"}
     assert SECRET.encode() not in stored_bytes(tmp_path)
 
 
@@ -155,6 +156,23 @@ async def test_a_background_response_is_resumed_after_a_kill_unless_it_had_secre
         assert (await stored(engine, foreground)).status == "failed"
         assert await engine.store.unfinished_responses() == []
     assert SECRET.encode() not in stored_bytes(tmp_path)
+
+
+async def test_a_background_response_with_ignored_tools_is_resumed_after_a_kill(tmp_path):
+    lacking = [{"type": "web_search", "newopt": 1}, {"type": "hologram"}]
+    added = {"type": "additional_tools", "role": "developer", "tools": lacking}
+    body = {"model": "m", "background": True, "tools": lacking, "input": [added, {"role": "user", "content": "hello"}]}
+    async with engine_at(tmp_path) as engine:
+        engine.ignore_unavailable_tools = True
+        begun = await engine.start(US, decode(msgspec.json.encode(body), CreateResponse, tool_types=engine.tool_types))
+    async with engine_at(tmp_path) as engine:
+        engine.ignore_unavailable_tools = True
+        (again,) = await engine.recover()
+
+        response = await again.finish()
+    assert (response.status, response.tools) == ("completed", lacking)
+    ignored = [IgnoredTool(f"input[0].tools[{at}]", tool["type"]) for at, tool in enumerate(lacking)]
+    assert response.ignored_tools == begun.response.ignored_tools == ignored
 
 
 async def test_a_compaction_in_the_background_is_resumed_after_a_kill(tmp_path):

@@ -16,18 +16,18 @@ import msgspec
 from antwort.api import items
 from antwort.api.errors import invalid
 from antwort.api.ids import new_id
-from antwort.api.items import AdditionalTools, Item, ToolSearchOutput
-from antwort.api.requests import CreateResponse
-from antwort.api.secrets import without_secrets
+from antwort.api.items import Item, ToolSearchOutput
+from antwort.api.requests import CreateResponse, brought_tools
+from antwort.api.secrets import plain_tools, without_secrets
 from antwort.api.tools import (
     MAX_TOOLS,
     CustomTool,
     FunctionTool,
-    McpTool,
     NamespaceTool,
     ToolDeclaration,
     ToolSearchTool,
-    members,
+    member_paths,
+    server_label,
     tool_name,
     tool_type,
 )
@@ -49,8 +49,8 @@ class DeclaredTool:
     @property
     def key(self) -> _Key:
         """What identifies a tool: two declarations with the same key are of the same tool."""
-        if isinstance(self.tool, McpTool):
-            return None, "mcp", self.tool.server_label
+        if (label := server_label(self.tool)) is not None:
+            return None, tool_type(self.tool), label
         kind = "" if is_function(self.tool) else tool_type(self.tool)
         return self.namespace and self.namespace.name, kind, tool_name(self.tool)
 
@@ -68,9 +68,8 @@ def is_function(tool: ToolDeclaration) -> bool:
 def declare(tools: Iterable[ToolDeclaration], param: str = "tools", *, are_found: bool = False) -> list[DeclaredTool]:
     """The tools of one list of declarations, at this path."""
     return [
-        DeclaredTool(member, f"{param}[{index}]", tool if isinstance(tool, NamespaceTool) else None, are_found)
-        for index, tool in enumerate(tools)
-        for member in members(tool)
+        DeclaredTool(member, path, tool if isinstance(tool, NamespaceTool) else None, are_found)
+        for tool, member, path in member_paths(tools, param)
     ]
 
 
@@ -95,13 +94,7 @@ def declared_tools(
 
 
 def _brought_by(item: Item, param: str) -> list[DeclaredTool]:
-    match item.known:
-        case AdditionalTools(tools=tools):
-            return declare(tools, param)
-        case ToolSearchOutput(tools=tools):
-            return declare(tools, param, are_found=True)
-        case _:
-            return []
+    return declare(brought_tools(item), param, are_found=isinstance(item.known, ToolSearchOutput))
 
 
 def merged_tools(history: Iterable[Item]) -> Item | None:
@@ -123,7 +116,7 @@ def _regrouped(declared: Iterable[DeclaredTool]) -> Iterator[dict[str, Any]]:
         if one.is_found and isinstance(tool, (FunctionTool, CustomTool)):
             tool = msgspec.structs.replace(tool, defer_loading=None)  # it stays loaded
         if one.namespace is None:
-            yield from msgspec.to_builtins(without_secrets([tool]))
+            yield from plain_tools([tool])
         else:
             namespaces.setdefault(one.namespace.name, (one.namespace, []))[1].append(tool)
     for namespace, tools in namespaces.values():

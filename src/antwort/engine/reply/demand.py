@@ -42,7 +42,7 @@ class CallDemand:
         self._attempts += 1
         if self._attempts >= _MAX_ATTEMPTS:
             raise ModelFault(
-                f"Model '{self._model}' did not call {offer.demand} in {self._attempts} attempts, although "
+                f"Model '{self._model}' did not call {offer.client_demand} in {self._attempts} attempts, although "
                 "'tool_choice' demands it. Use a model that supports 'tool_choice', or 'auto' with instructions that "
                 "say when to call it.",
                 code=TOOL_CHOICE_NOT_FOLLOWED,

@@ -12,10 +12,10 @@ from antwort.api.errors import ApiError, invalid, not_found
 from antwort.api.ids import new_id
 from antwort.api.items import Raw, with_status
 from antwort.api.objects import ConversationObject, Deleted, ItemPage
-from antwort.api.requests import AddItems, CreateConversation, UpdateConversation, read_items
+from antwort.api.requests import AddItems, CreateConversation, UpdateConversation, item_schemas, read_items
 from antwort.engine.attachments import check_files
 from antwort.engine.compaction.opening import TenantSealer, check_items
-from antwort.engine.context import normalize_items
+from antwort.engine.context import check_in_steps, normalize_items
 from antwort.engine.stores import ConversationRecord, RecordPage
 from antwort.http.bodies import json_answer, read_json
 from antwort.http.openapi import ApiRoute, Operation
@@ -104,7 +104,8 @@ async def _parse_items(request: Request, raw: list[Raw]) -> list[Raw]:
     owner, services = owner_of(request), services_of(request)
     store, models = services.store, services.models
     reads_foreign = any(models.find(name).compaction is not None for name in models.names())
-    read = read_items(raw, "items")
+    read = read_items(raw, "items", services.engine.tool_types)
+    await check_in_steps(item_schemas(read, "items"))
     check_items(read, TenantSealer(services.engine.sealer, owner.tenant), "items", reads_foreign=reads_foreign)
     parsed = await normalize_items(read, owner, store, "items")
     await check_files(parsed, owner, store, "items")

@@ -44,7 +44,7 @@ def test_paths_are_those_of_the_declarations():
         "tools[0]",
         "previous_response_id",
         "input[1].tools[0]",
-        "input[1].tools[1]",
+        "input[1].tools[1].tools[0]",
     ]
 
 
