@@ -12,6 +12,7 @@ MAX_TOOLS: Final = 2048
 
 MemoryLimit: TypeAlias = Literal["1g", "4g", "16g", "64g"]
 Name: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
+ChosenName: TypeAlias = Annotated[str, Meta(max_length=512)]  # repeated in errors
 
 
 class _Tool(Struct, tag_field="type", forbid_unknown_fields=True, omit_defaults=False):
@@ -200,6 +201,7 @@ ToolDeclaration: TypeAlias = (
 )
 
 CLIENT_TOOL_TYPES = ("function", "custom", "namespace", "tool_search")
+NAMESPACE_TOOL_TYPES = ("function", "custom")
 KNOWN_TOOL_TYPES = frozenset(str(tool.__struct_config__.tag) for tool in get_args(ToolDeclaration)) | {"computer_use"}
 """The tool types of OpenAI's API, available here or not. `computer_use` exists in `tool_choice` only."""
 
@@ -207,9 +209,9 @@ KNOWN_TOOL_TYPES = frozenset(str(tool.__struct_config__.tag) for tool in get_arg
 class Chosen(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A `tool_choice` object: one tool by type and name, or a subset of the declared tools (`allowed_tools`)."""
 
-    type: str
-    name: str | None = None
-    server_label: str | None = None
+    type: ChosenName
+    name: ChosenName | None = None
+    server_label: ChosenName | None = None
     mode: Literal["auto", "required"] | None = None
     tools: list[Chosen] | None = None
 
