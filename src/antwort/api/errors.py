@@ -181,9 +181,10 @@ def missing_parameter(param: str) -> ApiError:
 
 
 def unsupported_value(value: str, supported: Iterable[str], param: str) -> ApiError:
-    """400: a parameter has none of the supported values."""
-    shown = value[:_MAX_LENGTH]
-    return invalid(f"Invalid value: '{shown}'. Supported values are: {', '.join(map(repr, supported))}.", param=param)
+    """400: a parameter has none of the supported values, which are listed where they are known."""
+    listed = ", ".join(map(repr, supported))
+    hint = f" Supported values are: {listed}." if listed else ""
+    return invalid(f"Invalid value: '{value[:_MAX_LENGTH]}'.{hint}", param=param)
 
 
 def out_of_range(

@@ -147,6 +147,14 @@ def test_long_values_are_truncated_in_messages(body: bytes):
     assert len(str(error_detail(body))) < 1000
 
 
+def test_a_tool_type_in_an_input_item_that_does_not_exist_has_no_empty_list():
+    with pytest.raises(ApiError) as caught:
+        read_input([{"type": "additional_tools", "tools": [{"type": "teleport"}]}])
+
+    assert caught.value.message == "Invalid value: 'teleport'."
+    assert caught.value.param == "input[0].tools[0].type"
+
+
 class RecordingPattern:
     """A pattern that records how many characters it was given."""
 
