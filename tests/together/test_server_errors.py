@@ -116,6 +116,25 @@ def test_a_long_message_of_the_upstream_is_shortened(http, upstream):
     assert len(create_error(http, model="chat")[1]["message"]) < 700
 
 
+@pytest.mark.parametrize(
+    "message, code, quoted",
+    [
+        ("This model does not accept the unknown parameter 'top_k'.", "invalid_prompt", "parameter 'top_k'."),
+        ("Invalid message: 'please explain incorrect api key errors'", "invalid_prompt", "incorrect api key errors'"),
+        (f"{'model ' * 10_000}not found", "invalid_prompt", "model model"),
+        ("no such host: token=abcdefg12345 at http%3A%2F%2F10.0.0.5%3A8000", "invalid_prompt", "at [address]"),
+    ],
+    ids=["unknown parameter", "caller's own words", "long", "secrets"],
+)
+def test_an_upstream_400_about_the_request_is_quoted_whatever_words_are_in_it(http, upstream, message, code, quoted):
+    upstream.set_replies(upstream.json({"error": {"message": message, "type": "BadRequestError", "code": 400}}, 400))
+    status, error = create_error(http, model="chat")
+
+    assert (status, error["code"]) == (400, code)
+    assert quoted in error["message"]
+    assert not [secret for secret in ("abcdefg12345", "10.0.0.5") if secret in error["message"]]
+
+
 # ── error codes ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 # By name: the status and the error of the upstream, and the code of the response.
@@ -244,6 +263,47 @@ def test_a_tool_type_that_does_not_exist_is_an_error_that_lists_the_available_on
 
     assert create_error(http, tools=[{"type": "teleport"}])[1]["message"] == expected
     assert create_error(http, tool_choice={"type": "teleport"})[1]["message"] == expected
+
+
+def test_a_tool_type_in_a_namespace_is_an_error_that_lists_those_of_a_namespace(http):
+    inner = {"type": "namespace", "name": "b", "description": "", "tools": []}
+    _, error = create_error(http, tools=[{**inner, "tools": [inner]}])
+
+    assert error["param"] == "tools[0].tools[0].type"
+    assert (
+        error["message"] == "Tool type 'namespace' is not available in a namespace. "
+        "Available types: 'function', 'custom'."
+    )
+
+
+# ── long values ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+LONG = "z" * 100_000
+
+
+@pytest.mark.parametrize(
+    "choice, param",
+    [
+        ({"type": "function", "name": LONG}, "tool_choice.name"),
+        ({"type": "mcp", "server_label": LONG}, "tool_choice.server_label"),
+        ({"type": LONG}, "tool_choice.type"),
+        ({"type": "allowed_tools", "tools": [{"type": "function", "name": LONG}]}, "tool_choice.tools[0].name"),
+    ],
+)
+def test_a_long_name_in_a_tool_choice_is_an_error_that_does_not_repeat_it(http, choice, param):
+    status, error = create_error(http, tool_choice=choice)
+
+    assert (status, error["code"], error["param"]) == (400, "string_above_max_length", param)
+    assert len(error["message"]) < 300
+
+
+def test_a_long_model_name_in_a_path_is_an_error_that_does_not_repeat_it(http):
+    answer = http.get(f"/v1/models/{'z' * 513}")
+    error = answer.json()["error"]
+
+    assert (answer.status_code, error["code"]) == (404, "model_not_found")
+    assert error["message"] == "The model does not exist: its name has more than 512 characters."
+    assert "'zzz" in http.get(f"/v1/models/{'z' * 512}").json()["error"]["message"]
 
 
 # ── unknown paths and methods ────────────────────────────────────────────────────────────────────────────────────────

@@ -15,6 +15,8 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 from msgspec import Struct
 
+from antwort.api.tools import KNOWN_TOOL_TYPES, NAMESPACE_TOOL_TYPES
+
 ResponseErrorCode: TypeAlias = Literal[
     # codes that OpenAI's SDKs declare for `response.error.code`
     "server_error",
@@ -74,17 +76,20 @@ ErrorCode: TypeAlias = Literal[
 
 # msgspec ends its messages with the JSON path: "Expected `int`, got `str` - at `$.input[0].role`". It does not name the
 # keys of a mapping: "… - at `key` in `$.metadata`", "… - at `$.metadata[...]`".
-_ERROR_RE = re.compile(r"^(?P<reason>.*?)(?: - at (?P<key>`key` in )?`(?P<path>\$[^`]*)`)?$", re.DOTALL)
+_PLACE = " - at "
+_PLACE_RE = re.compile(rf"{_PLACE}(?P<key>`key` in )?`(?P<path>\$[^`]*)`")
 _STEP_RE = re.compile(r"\.(?P<name>[^.\[\]]+)|\[(?P<index>\d+)\]")
 _MISSING_FIELD_RE = re.compile(r"Object missing required field `(?P<name>[^`]+)`")
-_UNKNOWN_FIELD_RE = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
+_UNKNOWN_FIELD_RE = re.compile(r"Object contains unknown field `(?P<name>[^`]+)")
 _RANGE_RE = re.compile(r"Expected `(?P<type>int|float)` (?P<sign>[<>]=?) (?P<bound>-?[\d.]+)")
 _LENGTH_RE = re.compile(r"Expected `(?P<type>str|array|object)` of length (?P<sign>[<>]=) (?P<bound>\d+)")
 _PATTERN_RE = re.compile(r"Expected `str` matching regex (?P<pattern>'.*')", re.DOTALL)
 _TYPE_RE = re.compile(r"Expected `(?P<expected>[^`]*)`(?:, got `(?P<given>[^`]*)`)?")
 _VALUE_RE = re.compile(r"Invalid (?:enum )?value (?P<value>.+)", re.DOTALL)
-_TOOL_TYPE_RE = re.compile(r"(?:^|\.)tools\[\d+\]\.type$")
+_TOOL_TYPE_RE = re.compile(r"(?:^|\.)(?P<namespace>tools\[\d+\]\.)?tools\[\d+\]\.type$")
 _MAX_LENGTH = 200
+_MAX_REASON = 600
+_MAX_PLACE = 4000  # a path of as many levels as a body may have
 _MAX_NUMBER = 10**21
 
 _TYPE_NAMES = {
@@ -176,9 +181,10 @@ def missing_parameter(param: str) -> ApiError:
 
 
 def unsupported_value(value: str, supported: Iterable[str], param: str) -> ApiError:
-    """400: a parameter has none of the supported values."""
-    shown = value[:_MAX_LENGTH]
-    return invalid(f"Invalid value: '{shown}'. Supported values are: {', '.join(map(repr, supported))}.", param=param)
+    """400: a parameter has none of the supported values, which are listed where they are known."""
+    listed = ", ".join(map(repr, supported))
+    hint = f" Supported values are: {listed}." if listed else ""
+    return invalid(f"Invalid value: '{value[:_MAX_LENGTH]}'.{hint}", param=param)
 
 
 def out_of_range(
@@ -246,19 +252,34 @@ def malformed(
     """
     if not isinstance(error, msgspec.ValidationError):
         return invalid(f"We could not parse the JSON body of your request: {error}", code="invalid_json")
-    found = _ERROR_RE.match(str(error))
-    reason, path = (found["reason"], found["path"] or "$") if found else (str(error), "$")
+    reason, place = _split(str(error))
+    path = place["path"] if place else "$"
     param = (root + path.removeprefix("$").partition("[...]")[0]).lstrip(".")
     if missing := _MISSING_FIELD_RE.search(reason):
         return missing_parameter(_join(param, missing["name"]))
     if unknown := _UNKNOWN_FIELD_RE.search(reason):
         param = _join(param, unknown["name"])[:_MAX_LENGTH]
         return invalid(f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter")
-    is_exact = found is not None and not found["key"] and "[...]" not in path
+    is_exact = place is not None and not place["key"] and "[...]" not in path
     value = _value_at(document, path) if is_exact else None
-    if (value_error := _VALUE_RE.fullmatch(reason)) and _TOOL_TYPE_RE.search(param):
-        return unsupported_value(value_error["value"].strip("'"), tool_types, param)
+    if (value_error := _VALUE_RE.fullmatch(reason)) and (tool := _TOOL_TYPE_RE.search(param)):
+        kind = value_error["value"].strip("'")
+        return _not_in_namespace(kind, param) if tool["namespace"] else unsupported_value(kind, tool_types, param)
     return _violation(reason, param, value)
+
+
+def _split(message: str) -> tuple[str, re.Match[str] | None]:
+    """The reason and the place of a message. It may quote a value of many megabytes, which no pattern must read."""
+    at = message.rfind(_PLACE, max(0, len(message) - _MAX_PLACE))
+    place = _PLACE_RE.fullmatch(message, at) if at >= 0 else None
+    return message[: min(at, _MAX_REASON) if place else _MAX_REASON], place
+
+
+def _not_in_namespace(kind: str, param: str) -> ApiError:
+    if kind not in KNOWN_TOOL_TYPES:
+        return unsupported_value(kind, NAMESPACE_TOOL_TYPES, param)
+    available = ", ".join(map(repr, NAMESPACE_TOOL_TYPES))
+    return invalid(f"Tool type '{kind}' is not available in a namespace. Available types: {available}.", param=param)
 
 
 def _join(path: str, name: str) -> str:

@@ -54,7 +54,8 @@ Include: TypeAlias = Literal[
     "web_search_call.results",
 ]
 
-ModelName: TypeAlias = Annotated[str, Meta(max_length=512)]  # repeated in answers, stored and logged
+MAX_MODEL_NAME: Final = 512
+ModelName: TypeAlias = Annotated[str, Meta(max_length=MAX_MODEL_NAME)]  # repeated in answers, stored and logged
 MetadataKey: TypeAlias = Annotated[str, Meta(max_length=64)]
 Metadata: TypeAlias = Annotated[dict[MetadataKey, Annotated[str, Meta(max_length=512)]], Meta(max_length=16)]
 

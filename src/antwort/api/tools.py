@@ -15,6 +15,7 @@ MAX_TOOLS: Final = 2048
 
 MemoryLimit: TypeAlias = Literal["1g", "4g", "16g", "64g"]
 Name: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
+ChosenName: TypeAlias = Annotated[str, Meta(max_length=512)]  # repeated in errors
 
 
 class _Tool(Struct, tag_field="type", forbid_unknown_fields=True, omit_defaults=False):
@@ -219,6 +220,7 @@ else:  # what msgspec decodes; `convert_with_tools` puts the others in their pla
     ToolDeclaration = _DecodedTool
 
 CLIENT_TOOL_TYPES = ("function", "custom", "namespace", "tool_search")
+NAMESPACE_TOOL_TYPES = ("function", "custom")
 _BY_TYPE: dict[str, type[Struct]] = {str(tool.__struct_config__.tag): tool for tool in get_args(_DecodedTool)}
 KNOWN_TOOL_TYPES = frozenset(_BY_TYPE) | {"computer_use"}
 """The tool types of OpenAI's API, available here or not. `computer_use` exists in `tool_choice` only."""
@@ -227,9 +229,9 @@ KNOWN_TOOL_TYPES = frozenset(_BY_TYPE) | {"computer_use"}
 class Chosen(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A `tool_choice` object: one tool by type and name, or a subset of the declared tools (`allowed_tools`)."""
 
-    type: str
-    name: str | None = None
-    server_label: str | None = None
+    type: ChosenName
+    name: ChosenName | None = None
+    server_label: ChosenName | None = None
     mode: Literal["auto", "required"] | None = None
     tools: list[Chosen] | None = None
 

@@ -36,14 +36,20 @@ _TOO_LONG_RE = re.compile(
     r"context[_ ](?:length|window|size)|maximum model length|max(?:imum)?[_ ]model[_ ]len|prompt is too long"
     r"|too many (?:input )?tokens|exceed_context_size|n_ctx|input (?:is )?too long"
 )
+# `unknown` stands next to the model: a model may also be said not to accept an unknown parameter.
 _MODEL_MISSING_RE = re.compile(
-    r"model[_ ]not[_ ]found|\bmodel\b.*\b(?:not found|not exist|unknown|not loaded)|no such model"
+    r"model[_ ]not[_ ]found|\bmodel\b.{0,200}?\b(?:not found|not exist|not loaded)|no such model"
+    r"|\bunknown model\b|\bmodel (?:(?:\S{1,200} )?is )?unknown\b"
 )
 _QUOTA_RE = re.compile(r"insufficient_quota|billing|quota")
 _TRY_AGAIN_RE = re.compile(r"try again in (?:(?P<minutes>\d{1,4})m)?(?P<number>\d{1,6}(?:\.\d{1,6})?)(?P<unit>ms|s)\b")
 _CONTENT_FILTER_RE = re.compile(r"content_filter|content management policy|invalid_prompt|moderation")
-# Google answers 400, not 401, for a key that it does not accept.
-_CREDENTIALS_RE = re.compile(r"api[_ ]key[_ ](?:is )?(?:not valid|invalid)|(?:invalid|incorrect)[_ ]api[_ ]key")
+# Google answers 400, not 401, for a key that it does not accept. A message is about the key only if it begins with it:
+# further on it may quote the request.
+_CREDENTIALS_CODE_RE = re.compile(r"(?:invalid|incorrect)_api_key|api_key_(?:not_valid|invalid|expired)|authentication")
+_CREDENTIALS_MESSAGE_RE = re.compile(
+    r"\s*(?:(?:the |your )?api key (?:is |has )?(?:not valid|invalid|expired|incorrect)|(?:invalid|incorrect) api key)"
+)
 _INVALID_ENCRYPTED_CONTENT: Final = "invalid_encrypted_content"
 _ENCRYPTED_ITEM_ID_RE = re.compile(r"\b(?:cmp|rs)_[0-9A-Za-z]{1,128}\b")
 _OVERLOADED_STATUSES = {HTTPStatus.SERVICE_UNAVAILABLE, 529}
@@ -52,6 +58,7 @@ _BAD_REQUEST_STATUSES = {HTTPStatus.BAD_REQUEST, HTTPStatus.UNPROCESSABLE_ENTITY
 _CREDENTIAL_STATUSES = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.PAYMENT_REQUIRED}
 
 _MAX_VALIDATION_ERRORS = 3
+_MAX_TEXT = 8000  # more than redaction reads, which cuts at a space
 _NO_ENDPOINT = "The model's upstream has no such endpoint."
 
 Redact: TypeAlias = Callable[[str], str]
@@ -59,7 +66,7 @@ Redact: TypeAlias = Callable[[str], str]
 
 
 class UpstreamError(Struct, frozen=True):
-    """An upstream's error, parsed from any of the formats that servers use."""
+    """An upstream's error, parsed from any of the formats that servers use. Its texts are cut."""
 
     code: str = ""
     kind: str = ""
@@ -69,7 +76,12 @@ class UpstreamError(Struct, frozen=True):
     @property
     def text(self) -> str:
         """Code, type and message in lower case, for pattern search."""
-        return f"{self.code} {self.kind} {self.message}".lower()
+        return f"{self.named} {self.message.lower()}"
+
+    @property
+    def named(self) -> str:
+        """Code and type in lower case: what the upstream says without quoting the request."""
+        return f"{self.code} {self.kind}".lower()
 
 
 ToFault: TypeAlias = Callable[[UpstreamError], ModelFault]
@@ -81,18 +93,18 @@ def parse_error_body(body: bytes) -> UpstreamError:
     try:
         return parse_error(msgspec.json.decode(body))
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return UpstreamError(message=body[:2000].decode(errors="replace"))
+        return UpstreamError(message=body[:_MAX_TEXT].decode(errors="replace"))
 
 
 def parse_error(error: object) -> UpstreamError:
     """Parse an error in JSON: OpenAI's envelope, vLLM's flat form, a bare string, FastAPI's `detail`."""
     if isinstance(error, str):
-        return UpstreamError(message=error)
+        return UpstreamError(message=error[:_MAX_TEXT])
     if isinstance(error, list):
         problems = cast("list[object]", error)[:_MAX_VALIDATION_ERRORS]
         if problems and isinstance(problems[0], dict) and "error" in problems[0]:  # Google's envelope
             return parse_error(cast("object", problems[0]))
-        return UpstreamError(message="; ".join(filter(None, map(_validation_error, problems))))
+        return UpstreamError(message="; ".join(filter(None, map(_validation_error, problems)))[:_MAX_TEXT])
     if not isinstance(error, dict):
         return UpstreamError()
     fields = cast("dict[str, object]", error)
@@ -102,9 +114,9 @@ def parse_error(error: object) -> UpstreamError:
     code, status = fields.get("code"), fields.get("status")
     number = code if isinstance(code, int) else status
     return UpstreamError(
-        code=code if isinstance(code, str) else "",
-        kind=str(fields.get("type") or ""),
-        message=str(fields.get("message") or ""),
+        code=code[:_MAX_TEXT] if isinstance(code, str) else "",
+        kind=str(fields.get("type") or "")[:_MAX_TEXT],
+        message=str(fields.get("message") or "")[:_MAX_TEXT],
         status=number if isinstance(number, int) and 400 <= number < 600 else None,  # noqa: PLR2004 - HTTP's errors
     )
 
@@ -143,8 +155,7 @@ _STREAM_STATUSES = (
 
 
 def _guess_status(error: UpstreamError) -> int:
-    named = f"{error.code} {error.kind}".lower()
-    status = next((status for pattern, status in _STREAM_STATUSES if pattern.search(named)), None)
+    status = next((status for pattern, status in _STREAM_STATUSES if pattern.search(error.named)), None)
     if status is not None:
         return status
     if "too many requests" in error.text:
@@ -175,7 +186,7 @@ def _fault_for_status(status: int, refusal: _Refusal, wait: int | None) -> Model
     text = refusal.error.text
     if status == HTTPStatus.TOO_MANY_REQUESTS:
         return _too_many_requests(refusal.error, wait)
-    if status in _CREDENTIAL_STATUSES or (status in _BAD_REQUEST_STATUSES and _CREDENTIALS_RE.search(text)):
+    if status in _CREDENTIAL_STATUSES or (status in _BAD_REQUEST_STATUSES and _is_about_credentials(refusal.error)):
         return misconfigured("The model's upstream does not accept this server's credentials.")
     if status == HTTPStatus.NOT_FOUND:
         is_model_missing = _MODEL_MISSING_RE.search(text)
@@ -186,6 +197,10 @@ def _fault_for_status(status: int, refusal: _Refusal, wait: int | None) -> Model
     if status in _BAD_REQUEST_STATUSES:
         return _bad_request(status, refusal)
     return misconfigured(f"The model's upstream answered with the unexpected status {status}.")
+
+
+def _is_about_credentials(error: UpstreamError) -> bool:
+    return bool(_CREDENTIALS_CODE_RE.search(error.named) or _CREDENTIALS_MESSAGE_RE.match(error.message.lower()))
 
 
 def _too_many_requests(error: UpstreamError, wait: int | None) -> ModelFault:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from openai.types.responses import ResponseError, ToolParam
 
+from antwort.api import errors
 from antwort.api.errors import (
     ApiError,
     ErrorCode,
@@ -19,7 +20,7 @@ from antwort.api.errors import (
     out_of_range,
     unavailable,
 )
-from antwort.api.requests import CreateResponse, decode
+from antwort.api.requests import CreateResponse, decode, read_input
 from antwort.api.tools import KNOWN_TOOL_TYPES, ToolDeclaration
 from antwort.engine.ports import ModelFault
 from antwort.http.errors import from_model_fault
@@ -156,6 +157,76 @@ def test_the_root_prefixes_the_path():
 @pytest.mark.parametrize("body", [b'{"%s": 1}' % (b"x" * 100_000), b'{"tools": [{"type": "%s"}]}' % (b"x" * 100_000)])
 def test_long_values_are_truncated_in_messages(body: bytes):
     assert len(str(error_detail(body))) < 1000
+
+
+def test_a_tool_type_in_an_input_item_that_does_not_exist_is_refused_with_a_list():
+    with pytest.raises(ApiError) as caught:
+        read_input([{"type": "additional_tools", "role": "developer", "tools": [{"type": "teleport"}]}])
+
+    available = "'function', 'custom', 'namespace', 'tool_search'"
+    assert caught.value.message == f"Invalid value: 'teleport'. Supported values are: {available}."
+    assert caught.value.param == "input[0].tools[0].type"
+
+
+class RecordingPattern:
+    """A pattern that records how many characters it was given."""
+
+    def __init__(self, pattern: re.Pattern[str], lengths: list[int]) -> None:
+        self._pattern, self._lengths = pattern, lengths
+
+    def __getattr__(self, method: str):
+        def call(text: str, start: int = 0):
+            self._lengths.append(len(text) - start)
+            return getattr(self._pattern, method)(text, start)
+
+        return call
+
+
+LONG = b"x - at `$.a` " * 10_000
+
+
+@pytest.mark.parametrize(
+    "body, param",
+    [
+        (b'{"tools": [{"type": "%s"}]}' % LONG, "tools[0].type"),
+        (b'{"include": ["%s"]}' % LONG, "include[0]"),
+        (b'{"truncation": "%s"}' % LONG, "truncation"),
+        (b'{"%s": 1}' % LONG, LONG[:200].decode().partition("`")[0]),
+        (b'{"reasoning": {"%s": 1}}' % LONG, None),
+    ],
+)
+def test_no_pattern_reads_a_long_value(monkeypatch, body: bytes, param: str | None):
+    lengths: list[int] = []
+    for name, value in vars(errors).items():
+        if isinstance(value, re.Pattern):
+            monkeypatch.setattr(errors, name, RecordingPattern(value, lengths))
+    error = error_detail(body)
+
+    assert lengths
+    assert max(lengths) <= 4000
+    assert param is None or error["param"] == param
+    assert len(str(error["message"])) < 500
+
+
+@pytest.mark.parametrize("path", [b'{"tools": [%s]}', b'{"input": [{"type": "additional_tools", "tools": [%s]}]}'])
+@pytest.mark.parametrize(
+    "kind, message",
+    [
+        ("namespace", "Tool type 'namespace' is not available in a namespace. Available types: 'function', 'custom'."),
+        (
+            "web_search",
+            "Tool type 'web_search' is not available in a namespace. Available types: 'function', 'custom'.",
+        ),
+        ("teleport", "Invalid value: 'teleport'. Supported values are: 'function', 'custom'."),
+    ],
+)
+def test_the_types_of_tools_in_a_namespace_are_function_and_custom(path: bytes, kind: str, message: str):
+    tool = b'{"type": "namespace", "name": "a", "description": "", "tools": [{"type": "%s"}]}' % kind.encode()
+    with pytest.raises(ApiError) as caught:
+        read_input(decode(path % tool, CreateResponse).input)
+
+    assert caught.value.message == message
+    assert (caught.value.param or "").endswith("tools[0].tools[0].type")
 
 
 def test_statuses_of_the_error_constructors():

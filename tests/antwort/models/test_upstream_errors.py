@@ -67,6 +67,14 @@ def fault_for(status, body=b"", headers=None):
         (400, b'{"error":{"message":"something at 10.0.0.7"}}', 400, "invalid_prompt", False),
         (400, b'[{"error":{"code":400,"message":"API key not valid."}}]', 502, "server_error", False),
         (400, b'{"error":{"code":400,"message":"API key not valid. Pass a valid one."}}', 502, "server_error", False),
+        (400, b'{"error":{"message":"no","code":"invalid_api_key"}}', 502, "server_error", False),
+        (400, b'{"error":{"message":"no","type":"authentication_error"}}', 502, "server_error", False),
+        (400, b'{"error":{"message":"Incorrect API key provided: x"}}', 502, "server_error", False),
+        (400, b'{"error":{"message":"API key expired. Please renew it."}}', 502, "server_error", False),
+        (400, b'{"error":{"message":"Invalid message: \'incorrect api key\'"}}', 400, "invalid_prompt", False),
+        (400, b'{"error":{"message":"This model does not accept the unknown \'k\'."}}', 400, "invalid_prompt", False),
+        (400, b'{"error":{"message":"Unknown model: x"}}', 400, "model_not_found", False),
+        (400, b'{"error":{"message":"The model `x` is unknown."}}', 400, "model_not_found", False),
         (422, b'{"detail":[{"loc":["body"]}]}', 400, "invalid_prompt", False),
         (413, b"too large", 413, "request_too_large", False),
         (500, b"<html>", 502, "server_error", True),
@@ -81,6 +89,24 @@ def test_error_responses_are_mapped(status, body, fault_status, code, retryable)
     fault = fault_for(status, body)
 
     assert (fault.status, fault.code, fault.retryable) == (fault_status, code, retryable)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"error":{"message":"%s","code":"%s","type":"%s"}}' % ((b"model " * 10_000,) * 3),
+        b'{"error":"%s"}' % (b"model " * 10_000),
+        b'{"detail":[{"loc":["body"],"msg":"%s"}]}' % (b"model " * 10_000),
+        b"model " * 10_000,
+    ],
+    ids=["envelope", "string", "detail", "text"],
+)
+def test_the_texts_of_an_error_are_cut_when_they_are_parsed(body):
+    error = parse_error_body(body)
+
+    assert 4000 < len(error.message) <= 8000
+    assert max(len(error.code), len(error.kind)) <= 8000
+    assert fault_for(400, body).code == "invalid_prompt"
 
 
 @pytest.mark.parametrize("status", [302, 400, 401, 403, 404, 413, 418, 422, 429, 500, 503])

@@ -7,6 +7,7 @@ from starlette.responses import Response as HttpResponse
 
 from antwort.api.errors import ApiError
 from antwort.api.objects import ModelList, ModelObject
+from antwort.api.requests import MAX_MODEL_NAME
 from antwort.http.bodies import json_answer
 from antwort.http.openapi import ApiRoute, Operation
 from antwort.http.services import services_of
@@ -21,6 +22,9 @@ async def list_models(request: Request) -> HttpResponse:
 async def retrieve(request: Request) -> HttpResponse:
     """Retrieve a model by a name that a request may use. `id` is that name, as in the `model` of a response."""
     name = request.path_params["model"]
+    if len(name) > MAX_MODEL_NAME:
+        message = f"The model does not exist: its name has more than {MAX_MODEL_NAME} characters."
+        raise ApiError(404, message, code="model_not_found", param="model")
     try:
         services_of(request).models.find(name)
     except ApiError as error:
