@@ -39,8 +39,13 @@ _TOO_LONG_RE = re.compile(
 _MODEL_MISSING_RE = re.compile(
     r"model[_ ]not[_ ]found|\bmodel\b.*\b(?:not found|not exist|unknown|not loaded)|no such model"
 )
-_QUOTA_RE = re.compile(r"insufficient_quota|billing|quota")
-_TRY_AGAIN_RE = re.compile(r"try again in (?:(?P<minutes>\d{1,4})m)?(?P<number>\d{1,6}(?:\.\d{1,6})?)(?P<unit>ms|s)\b")
+# In a code or type only: messages of rate limits name quotas too, such as those of Azure and Gemini.
+_QUOTA = r"insufficient_quota|current_quota|billing"
+_QUOTA_RE = re.compile(_QUOTA)
+_TRY_AGAIN_RE = re.compile(
+    r"(?:try again|retry) (?:in|after) (?:(?P<minutes>\d{1,4})m)?(?P<number>\d{1,6}(?:\.\d{1,6})?)"
+    r"(?:(?P<unit>ms|s)| seconds?)\b"
+)
 _CONTENT_FILTER_RE = re.compile(r"content_filter|content management policy|invalid_prompt|moderation")
 # Google answers 400, not 401, for a key that it does not accept.
 _CREDENTIALS_RE = re.compile(r"api[_ ]key[_ ](?:is )?(?:not valid|invalid)|(?:invalid|incorrect)[_ ]api[_ ]key")
@@ -69,7 +74,12 @@ class UpstreamError(Struct, frozen=True):
     @property
     def text(self) -> str:
         """Code, type and message in lower case, for pattern search."""
-        return f"{self.code} {self.kind} {self.message}".lower()
+        return f"{self.name} {self.message.lower()}"
+
+    @property
+    def name(self) -> str:
+        """Code and type in lower case, for pattern search."""
+        return f"{self.code} {self.kind}".lower()
 
 
 ToFault: TypeAlias = Callable[[UpstreamError], ModelFault]
@@ -134,7 +144,7 @@ def fault_from_stream_error(error: UpstreamError, *, model: str, redact: Redact)
 
 # The status of an error within a stream, by the first pattern that its code or type matches.
 _STREAM_STATUSES = (
-    (re.compile(r"rate_limit|insufficient_quota|billing"), HTTPStatus.TOO_MANY_REQUESTS),
+    (re.compile(rf"rate_limit|resource_exhausted|{_QUOTA}"), HTTPStatus.TOO_MANY_REQUESTS),
     (re.compile(r"overloaded|slow_down"), HTTPStatus.SERVICE_UNAVAILABLE),
     (re.compile(r"api_key|authentication|permission"), HTTPStatus.UNAUTHORIZED),
     (re.compile(r"model_not_found"), HTTPStatus.NOT_FOUND),
@@ -143,8 +153,7 @@ _STREAM_STATUSES = (
 
 
 def _guess_status(error: UpstreamError) -> int:
-    named = f"{error.code} {error.kind}".lower()
-    status = next((status for pattern, status in _STREAM_STATUSES if pattern.search(named)), None)
+    status = next((status for pattern, status in _STREAM_STATUSES if pattern.search(error.name)), None)
     if status is not None:
         return status
     if "too many requests" in error.text:
@@ -189,7 +198,8 @@ def _fault_for_status(status: int, refusal: _Refusal, wait: int | None) -> Model
 
 
 def _too_many_requests(error: UpstreamError, wait: int | None) -> ModelFault:
-    if _QUOTA_RE.search(error.text) and "rate_limit" not in error.text:
+    wait = _stated_wait(error) if wait is None else wait
+    if wait is None and _QUOTA_RE.search(error.name):
         return ModelFault(
             "This server's quota at the model's upstream is exhausted. The operator of this server must raise it.",
             code="insufficient_quota",
@@ -199,7 +209,7 @@ def _too_many_requests(error: UpstreamError, wait: int | None) -> ModelFault:
         "The model's upstream limits the request rate. Try again later.",
         code="rate_limit_exceeded",
         status=429,
-        retry_after=_stated_wait(error) if wait is None else wait,
+        retry_after=wait,
         retryable=True,
     )
 
