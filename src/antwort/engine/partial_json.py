@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import cast
 
 # Text and complete escapes except surrogates: most of a fragment, decoded in one call.
 _ESCAPE = r'\\(?:["\\/bfnrt]|u(?:[0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}))'
@@ -171,7 +172,7 @@ def has_free_text(text: str) -> bool:
         value = json.loads(text, strict=False)
     except (ValueError, RecursionError):
         return False
-    return isinstance(value, dict) and isinstance(value.get(_FREE_TEXT_FIELD), str)
+    return isinstance(value, dict) and isinstance(cast("dict[str, object]", value).get(_FREE_TEXT_FIELD), str)
 
 
 class FreeTextReader:

@@ -122,12 +122,12 @@ class CircuitBreaker:
                 raise CircuitOpen(wait)
             self._probe = Attempt(self)
             return self._probe
-        patience = asyncio.get_running_loop().time() + self._max_wait
+        latest = asyncio.get_running_loop().time() + self._max_wait
         try:
-            async with asyncio.timeout_at(patience if deadline is None else min(patience, deadline)):
+            async with asyncio.timeout_at(latest if deadline is None else min(latest, deadline)):
                 admitted = await self._outcome_of_probe()
         except TimeoutError as error:
-            is_late = deadline is not None and deadline <= patience
+            is_late = deadline is not None and deadline <= latest
             raise upstream_errors.timed_out() if is_late else CircuitOpen(self._max_wait) from error
         if admitted is None:
             raise CircuitOpen(self._seconds_left())
