@@ -87,6 +87,8 @@ class _RetriedModel(_Section, kw_only=True):
     """Consecutive failures of a tenant's requests that open its circuit breaker. 0: no circuit breaker."""
     breaker_pause: Seconds = 10.0
     """How long an open circuit breaker rejects requests."""
+    breaker_wait: Seconds = 10.0
+    """How long a request waits for the probe of a circuit breaker."""
 
 
 class EmbeddedModel(_RetriedModel, tag_field="kind", tag="embedded"):

@@ -166,6 +166,7 @@ def test_a_complete_file_is_parsed():
                 ("max_retry_after: -1", "max_retry_after: expected `float` >= 0.0"),
                 ("breaker_failures: -1", "breaker_failures: expected `int` >= 0"),
                 ("breaker_pause: 0", "breaker_pause: expected `float` > 0.0"),
+                ("breaker_wait: 0", "breaker_wait: expected `float` > 0.0"),
                 ("breaker_pauses: 1", "breaker_pauses: unknown key. Did you mean breaker_pause?"),
             )
         ),
@@ -184,6 +185,7 @@ def test_retries_and_circuit_breaker_of_a_model():
         "max_retry_after": 20,
         "breaker_failures": 5,
         "breaker_pause": 10,
+        "breaker_wait": 10,
     }
     changed = {name: value + 1 for name, value in defaults.items()}
     for kind in (

@@ -39,6 +39,8 @@ SETTINGS = {
     "short retry-after": {"attempts": 2, "max_retry_after": 1},
     **{f"burst {outcome}": {"breaker_failures": 2, "breaker_pause": 0.1} for outcome in ("succeeds", "cancelled")},
     "burst fails": {"breaker_failures": 2, "breaker_pause": 1},
+    "slow probe": {"breaker_failures": 2, "breaker_pause": 0.1, "breaker_wait": 0.1},
+    "default attempts": {"attempts": 3, "base_backoff": 0, "max_backoff": 0},
 }
 
 
@@ -125,6 +127,13 @@ def test_the_failures_of_one_tenant_do_not_lock_out_another(client, other_client
     assert answer(other_client, "tenants") == "Hello."
 
 
+def test_every_attempt_counts_and_the_request_that_opens_the_breaker_gets_its_own_error(client, upstream):
+    upstream.set_replies(ERROR)
+
+    assert [fail(client, "default attempts") for _ in range(3)] == [502, 502, 503]
+    assert len(upstream.requests) == FAILURES
+
+
 # ── a burst after the pause ──────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -197,6 +206,20 @@ def test_a_burst_after_the_pause_is_refused_with_retry_after_when_the_probe_fail
     assert [one.status_code for one in refused] == [503] * BURST
     assert {one.headers["retry-after"] for one in refused} == {"1"}
     assert len(upstream.requests) == sent
+
+
+def test_a_request_does_not_wait_longer_for_a_slow_probe_than_configured(server, upstream):
+    burst = Burst(server, upstream, "slow probe")
+    with ThreadPoolExecutor(1) as pool:
+        probe = burst.start_probe(pool, ANSWER)
+        try:
+            refused = burst.send()
+        finally:
+            burst.released.set()
+
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert probe.result(30).status_code == 200
+    assert burst.send().status_code == 200
 
 
 def test_the_next_request_of_a_burst_is_the_probe_when_the_probe_is_cancelled(server, upstream, client):

@@ -175,3 +175,38 @@ def test_a_stream_can_be_resumed_at_any_sequence_number(http, upstream, generate
 
     assert (read_frames(resumed.content) if resumed.content else []) == events[last_seen + 1 :]
     assert http.get(path).json() == events[-1]["response"]
+
+
+# ── calls of chat models ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def stream_of_calls(http, upstream, *fragments: tuple[int, str, str]) -> list[dict[str, Any]]:
+    """The events of a reply with these fragments of calls: index, name (of the first fragment), arguments."""
+    deltas = [
+        {"index": index, "function": {"name": name, "arguments": text} if name else {"arguments": text}}
+        | ({"id": f"call_{index}", "type": "function"} if name else {})
+        for index, name, text in fragments
+    ]
+    chunks = [sse_frame({"choices": [{"index": 0, "delta": {"tool_calls": [delta]}}]}) for delta in deltas]
+    end = sse_frame({"choices": [{"index": 0, "delta": {}, "finish_reason": "tool_calls"}]})
+    upstream.set_replies(CannedReply([*chunks, end, sse_frame("[DONE]")]))
+    events = read_frames(http.post("/v1/responses", json={**REQUEST, "stream": True}).content)
+    check_stream(events)
+    return events
+
+
+def test_free_text_in_braces_is_complete_although_another_call_begins_within_it(http, upstream):
+    fragments = [(0, "shout", "{ foo(); }"), (1, "add", '{"n": 1}'), (0, "", " bar();")]
+    custom, function = stream_of_calls(http, upstream, *fragments)[-1]["response"]["output"]
+
+    assert (custom["input"], custom["status"]) == ("{ foo(); } bar();", "completed")
+    assert function["arguments"] == '{"n": 1}'
+
+
+def test_a_function_call_without_parameters_has_arguments_that_are_json(http, upstream):
+    events = stream_of_calls(http, upstream, (0, "add", ""), (1, "shout", ""))
+    sent = [event for event in events if event["type"].startswith("response.function_call_arguments.")]
+    function, custom = events[-1]["response"]["output"]
+
+    assert [event.get("delta", event.get("arguments")) for event in sent] == ["{}", "{}"]
+    assert (function["arguments"], custom["input"]) == ("{}", "")

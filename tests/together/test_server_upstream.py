@@ -30,6 +30,24 @@ BEFORE_OUTPUT = {
     "overloaded": (error_response(503, headers={"retry-after": "30"}), 503, "server_error", "30"),
     "invalid key": (error_response(401, "invalid_api_key"), 502, "server_error", None),
     "too many requests": (error_response(429, headers={"retry-after": "30"}), 429, "rate_limit_exceeded", "30"),
+    "rate limit of Azure": (
+        FakeUpstream.json(
+            {"error": {"code": "429", "message": "Exceeded call rate limit, see https://aka.ms/oai/quotaincrease"}},
+            429,
+            {"retry-after": "1"},
+        ),
+        429,
+        "rate_limit_exceeded",
+        "1",
+    ),
+    "rate limit of Gemini": (
+        FakeUpstream.json(
+            [{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "message": "Quota exceeded … per minute"}}], 429
+        ),
+        429,
+        "rate_limit_exceeded",
+        None,
+    ),
     "exceeded quota": (error_response(429, "insufficient_quota"), 429, "insufficient_quota", None),
     "too long": (error_response(400, "context_length_exceeded"), 400, "context_length_exceeded", None),
     "unknown model": (error_response(404, "model_not_found"), 400, "model_not_found", None),

@@ -124,6 +124,36 @@ def test_adjacent_reasoning_items_are_kept_with_their_encrypted_content(http, up
     assert [item["encrypted_content"] for item in sent if item["type"] == "reasoning"] == ["gAAAA-0", "gAAAA-1"]
 
 
+def test_the_parts_of_a_summary_stay_separate_in_the_stream_the_storage_and_the_next_turn(http, upstream):
+    texts = ["I look it up.", "I add."]
+    parts = [{"type": "summary_text", "text": text} for text in texts]
+    summary = [
+        {"type": f"response.reasoning_summary_text.{step}", "output_index": 0, "summary_index": index, name: text}
+        for index, whole in enumerate(texts)
+        for step, name, text in (*(("delta", "delta", text) for text in split_text(whole)), ("done", "text", whole))
+    ]
+    item = {"id": "rs_0", "type": "reasoning", "summary": parts, "encrypted_content": "gAAAA"}
+    done = {"type": "response.output_item.done", "output_index": 0, "item": item}
+    upstream.set_replies(FakeUpstream.sse(*summary, done, COMPLETED), HELLO)
+    events = read_frames(http.post("/v1/responses", json={"input": "hello", "stream": True}).content)
+    response = events[-1]["response"]
+    check_stream(events)
+    http.post("/v1/responses", json={"input": "thanks", "previous_response_id": response["id"]})
+
+    groups = [event for event in events if event["type"].startswith("response.reasoning_summary_part.")]
+    assert [(event["type"].rpartition(".")[2], event["summary_index"]) for event in groups] == [
+        ("added", 0),
+        ("done", 0),
+        ("added", 1),
+        ("done", 1),
+    ]
+    assert [event["part"]["text"] for event in groups] == ["", texts[0], "", texts[1]]
+    assert response["output"][0]["summary"] == parts
+    assert http.get(f"/v1/responses/{response['id']}").json() == response
+    [replayed] = [one for one in upstream.requests[1].body["input"] if one["type"] == "reasoning"]
+    assert replayed["summary"] == parts
+
+
 # ── errors within the stream ─────────────────────────────────────────────────────────────────────────────────────────
 
 CREATED = {"type": "response.created", "response": {"id": "resp_1", "status": "in_progress"}}

@@ -124,6 +124,8 @@ class OpenReasoning:
         self._part: ReasoningText | SummaryText | None = None
         self._is_text = False
         """Whether the open part is of reasoning text, also if it is written as a summary."""
+        self._summary_part = 0
+        """Of the last summary piece: the index of its part at the upstream."""
         self._chunks: list[str] = []
         self._texts: list[str] = []
 
@@ -131,15 +133,16 @@ class OpenReasoning:
         return msgspec.to_builtins(self._reasoning)
 
     def write(self, piece: ReasoningDelta) -> list[AnyEvent]:
-        """Append to the open part, or to a new part of the piece's kind."""
+        """Append to the open part, or to a new one for another kind of piece or another part of the summary."""
         if isinstance(piece, EncryptedReasoning):
             self._reasoning.encrypted_content = piece.encrypted_content
             return []
         events: list[AnyEvent] = []
         is_text = isinstance(piece, ReasoningPiece)
-        if self._part is None or is_text != self._is_text:
+        summary_part = piece.part if isinstance(piece, SummaryPiece) else self._summary_part
+        if self._part is None or (is_text, summary_part) != (self._is_text, self._summary_part):
             events += self._close_part()
-            self._is_text = is_text
+            self._is_text, self._summary_part = is_text, summary_part
             events.append(self._open_part(ReasoningText() if is_text and not self._as_summary else SummaryText()))
         self._chunks.append(piece.text)
         if isinstance(self._part, ReasoningText):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from typing import cast
 
 # Text and complete escapes except surrogates: most of a fragment, decoded in one call.
 _ESCAPE = r'\\(?:["\\/bfnrt]|u(?:[0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}))'
@@ -16,6 +17,7 @@ _STRUCTURE = re.compile(r'["{}\[\],]')
 _OUTSIDE_STRINGS, _IN_STRINGS = re.compile(r'["{}\[\]]'), re.compile(r'["\\]')
 _ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 _HEX_DIGITS = 4
+_FREE_TEXT_FIELD = "input"
 _HIGH_SURROGATE, _LOW_SURROGATE, _SURROGATE_END = 0xD800, 0xDC00, 0xE000
 
 
@@ -164,11 +166,20 @@ class ObjectScanner:
             self.is_complete = self._depth <= 0
 
 
+def has_free_text(text: str) -> bool:
+    """Whether it is JSON with the text of a custom tool call, and not the text itself, which may begin with `{` too."""
+    try:
+        value = json.loads(text, strict=False)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and isinstance(cast("dict[str, object]", value).get(_FREE_TEXT_FIELD), str)
+
+
 class FreeTextReader:
     """Reads the text of a custom tool call: the field `input` of JSON, or plain text, as some models write it."""
 
     def __init__(self) -> None:
-        self._field = FieldReader("input")
+        self._field = FieldReader(_FREE_TEXT_FIELD)
         self._written: list[str] = []
         self._is_plain_text = False
         self._found = False
@@ -197,4 +208,4 @@ class FreeTextReader:
             return written
         if isinstance(value, str):
             return value
-        return "" if value == {} or isinstance(value.get("input"), str) else written
+        return "" if value == {} or isinstance(value.get(_FREE_TEXT_FIELD), str) else written

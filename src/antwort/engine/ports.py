@@ -113,15 +113,17 @@ class ReasoningPiece(Struct, frozen=True):
 
 
 class SummaryPiece(Struct, frozen=True):
-    """A delta of the reasoning summary."""
+    """A delta of the reasoning summary. A piece with another `part` than the one before it begins a new part."""
 
     text: str
+    part: int = 0
 
 
 class ItemPiece(Struct, frozen=True):
     """The item that the text and reasoning after it belong to, from a backend whose replies have items.
 
-    The pieces of one item share `index`. Without this piece, text continues the message before it.
+    The pieces of one item share `index`. Without this piece, text continues the message before it. The pieces of an
+    item are assumed to be consecutive, as OpenAI sends them: where two items alternate, each change begins a new item.
     """
 
     index: int

@@ -5,7 +5,8 @@
     Attempt            an attempt that a breaker has admitted, and what came of it
 
 Requests that arrive while a probe runs wait for its outcome: a success admits them, a failure rejects them, and a
-cancelled probe makes the first of them the next one.
+cancelled probe makes the first of them the next one. A request that has waited for `max_wait` seconds is rejected: the
+first token of a probe may take as long as the timeout of the model.
 """
 
 from __future__ import annotations
@@ -81,12 +82,14 @@ class CircuitBreaker:
         *,
         threshold: float = 5,
         pause: float = 10,
+        max_wait: float = 10,
         clock: Callable[[], float] = time.monotonic,
         on_change: Callable[[CircuitBreaker], None] = lambda _: None,
         name: str = "",
     ) -> None:
         self._threshold = threshold
         self._pause = pause
+        self._max_wait = max_wait
         self._clock = clock
         self._on_change = on_change
         self._name = name
@@ -109,7 +112,8 @@ class CircuitBreaker:
     async def admit(self, deadline: float | None = None) -> Attempt:
         """Admit an attempt, after the outcome of a running probe; `CircuitOpen` if it is rejected.
 
-        The deadline is a time of the event loop; past it the wait ends with a `ModelFault` of status 504.
+        The deadline is a time of the event loop; past it the wait ends with a `ModelFault` of status 504, unless
+        `max_wait` has passed before.
         """
         if self._probe_at is None:
             return Attempt(self)
@@ -118,11 +122,13 @@ class CircuitBreaker:
                 raise CircuitOpen(wait)
             self._probe = Attempt(self)
             return self._probe
+        latest = asyncio.get_running_loop().time() + self._max_wait
         try:
-            async with asyncio.timeout_at(deadline):
+            async with asyncio.timeout_at(latest if deadline is None else min(latest, deadline)):
                 admitted = await self._outcome_of_probe()
         except TimeoutError as error:
-            raise upstream_errors.timed_out() from error
+            is_late = deadline is not None and deadline <= latest
+            raise upstream_errors.timed_out() if is_late else CircuitOpen(self._max_wait) from error
         if admitted is None:
             raise CircuitOpen(self._seconds_left())
         return admitted
@@ -195,12 +201,14 @@ class CircuitBreakers:
         *,
         threshold: float = 5,
         pause: float = 10,
+        max_wait: float = 10,
         max_kept: int = 1024,
         clock: Callable[[], float] = time.monotonic,
         name: str = "",
     ) -> None:
         self._threshold = threshold
         self._pause = pause
+        self._max_wait = max_wait
         self._max_kept = max_kept
         self._clock = clock
         self._name = name
@@ -215,6 +223,7 @@ class CircuitBreakers:
             breaker = self._in_use[tenant] = CircuitBreaker(
                 threshold=self._threshold,
                 pause=self._pause,
+                max_wait=self._max_wait,
                 clock=self._clock,
                 on_change=lambda changed: self._keep_or_drop(tenant, changed),
                 name=self._name,

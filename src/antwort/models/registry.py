@@ -168,7 +168,9 @@ def _with_retries(name: str, model: Model, settings: ModelSettings, instrumentat
             max_retry_after=settings.max_retry_after,
         )
         threshold = settings.breaker_failures or math.inf
-        breakers = CircuitBreakers(threshold=threshold, pause=settings.breaker_pause, name=name)
+        breakers = CircuitBreakers(
+            threshold=threshold, pause=settings.breaker_pause, max_wait=settings.breaker_wait, name=name
+        )
         timeout = settings.timeout
     return RetryingModel(
         model, instrumentation=instrumentation, policy=policy, breakers=breakers, total_timeout=timeout

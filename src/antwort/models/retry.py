@@ -4,7 +4,8 @@
     RetryingCompaction    wraps the compaction of its upstream, with the same circuit breakers
     RetryPolicy           number of attempts and the back-off between them (full jitter; `Retry-After` is the minimum)
 
-A request is retried only while no piece of its answer was yielded: a later retry would repeat text.
+A request is retried only while no piece of its answer was yielded: a later retry would repeat text. If the circuit
+breaker opens meanwhile, the request ends with the last fault of its own attempts.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ class RetryingModel:
         now = asyncio.get_running_loop().time
         deadline = None if self._total_timeout is None else now() + self._total_timeout
         breaker = self._breakers.of(request.tenant)
-        attempt, has_started = 1, False
+        attempt, has_started, last_fault = 1, False, None
         with self._instrumentation.measure(request) as observe:
             while True:
                 try:
@@ -103,8 +104,13 @@ class RetryingModel:
                                 if isinstance(piece, Finished):
                                     admitted.record_success()
                                 yield piece
+                except CircuitOpen as rejection:
+                    if last_fault is None:
+                        raise
+                    raise last_fault from rejection
                 except ModelFault as fault:
-                    is_final = has_started or isinstance(fault, CircuitOpen)
+                    last_fault = fault
+                    is_final = has_started or breaker.is_open  # an open breaker would reject the next attempt
                     wait = None if is_final else self._policy.backoff(attempt, fault, self._rng)
                     if wait is None or (deadline is not None and now() + wait >= deadline):
                         raise

@@ -41,8 +41,13 @@ _MODEL_MISSING_RE = re.compile(
     r"model[_ ]not[_ ]found|\bmodel\b.{0,200}?\b(?:not found|not exist|not loaded)|no such model"
     r"|\bunknown model\b|\bmodel (?:(?:\S{1,200} )?is )?unknown\b"
 )
-_QUOTA_RE = re.compile(r"insufficient_quota|billing|quota")
-_TRY_AGAIN_RE = re.compile(r"try again in (?:(?P<minutes>\d{1,4})m)?(?P<number>\d{1,6}(?:\.\d{1,6})?)(?P<unit>ms|s)\b")
+# In a code or type only: messages of rate limits name quotas too, such as those of Azure and Gemini.
+_QUOTA = r"insufficient_quota|current_quota|billing"
+_QUOTA_RE = re.compile(_QUOTA)
+_TRY_AGAIN_RE = re.compile(
+    r"(?:try again|retry) (?:in|after) (?:(?P<minutes>\d{1,4})m)?(?P<number>\d{1,6}(?:\.\d{1,6})?)"
+    r"(?:(?P<unit>ms|s)| seconds?)\b"
+)
 _CONTENT_FILTER_RE = re.compile(r"content_filter|content management policy|invalid_prompt|moderation")
 # Google answers 400, not 401, for a key that it does not accept. A message is about the key only if it begins with it:
 # further on it may quote the request.
@@ -146,7 +151,7 @@ def fault_from_stream_error(error: UpstreamError, *, model: str, redact: Redact)
 
 # The status of an error within a stream, by the first pattern that its code or type matches.
 _STREAM_STATUSES = (
-    (re.compile(r"rate_limit|insufficient_quota|billing"), HTTPStatus.TOO_MANY_REQUESTS),
+    (re.compile(rf"rate_limit|resource_exhausted|{_QUOTA}"), HTTPStatus.TOO_MANY_REQUESTS),
     (re.compile(r"overloaded|slow_down"), HTTPStatus.SERVICE_UNAVAILABLE),
     (re.compile(r"api_key|authentication|permission"), HTTPStatus.UNAUTHORIZED),
     (re.compile(r"model_not_found"), HTTPStatus.NOT_FOUND),
@@ -204,7 +209,8 @@ def _is_about_credentials(error: UpstreamError) -> bool:
 
 
 def _too_many_requests(error: UpstreamError, wait: int | None) -> ModelFault:
-    if _QUOTA_RE.search(error.text) and "rate_limit" not in error.text:
+    wait = _stated_wait(error) if wait is None else wait
+    if wait is None and _QUOTA_RE.search(error.named):
         return ModelFault(
             "This server's quota at the model's upstream is exhausted. The operator of this server must raise it.",
             code="insufficient_quota",
@@ -214,7 +220,7 @@ def _too_many_requests(error: UpstreamError, wait: int | None) -> ModelFault:
         "The model's upstream limits the request rate. Try again later.",
         code="rate_limit_exceeded",
         status=429,
-        retry_after=_stated_wait(error) if wait is None else wait,
+        retry_after=wait,
         retryable=True,
     )
 

@@ -82,6 +82,17 @@ def test_summary_and_reasoning_indexes_are_separate_and_encrypted_content_is_kep
     assert [event.content_index for event in events if isinstance(event, wire.ContentPartDone)] == [0]
 
 
+def test_the_parts_of_a_summary_stay_separate():
+    output = OutputBuilder()
+    pieces = [SummaryPiece("a"), SummaryPiece("b"), SummaryPiece("c", 1), ReasoningPiece("d"), SummaryPiece("e", 1)]
+    events = [*write_all(output, *pieces), *output.close()]
+
+    [reasoning] = output.output
+    assert [part["text"] for part in reasoning["summary"]] == ["ab", "c", "e"]
+    assert [event.summary_index for event in events if isinstance(event, wire.SummaryTextDelta)] == [0, 0, 1, 2]
+    assert [event.summary_index for event in events if isinstance(event, wire.SummaryPartAdded)] == [0, 1, 2]
+
+
 def test_annotations_precede_output_text_done():
     cited = FileCitation("file-1", "a.txt", 0)
     output = OutputBuilder(lambda text: [cited] if text == "see [1]" else [])

@@ -174,6 +174,25 @@ async def test_a_failed_probe_rejects_all_that_wait_with_the_new_pause():
     assert [fault.retry_after for fault in faults if isinstance(fault, CircuitOpen)] == [10, 10, 10]
 
 
+async def test_the_wait_for_a_probe_is_bounded():
+    clock = FakeClock()
+    breaker = CircuitBreaker(threshold=1, max_wait=0.01, clock=clock)
+    await fail(breaker)
+    clock.now = 10.0
+    probe = await breaker.admit()
+    now = asyncio.get_running_loop().time()
+    for deadline in (None, now + 60):
+        with pytest.raises(CircuitOpen) as caught:
+            await breaker.admit(deadline)
+        assert (caught.value.status, caught.value.retry_after) == (503, 1)
+    with pytest.raises(ModelFault) as caught:
+        await breaker.admit(now)
+    assert caught.value.status == 504
+
+    probe.record_success()
+    end(await breaker.admit())
+
+
 async def test_a_cancelled_probe_is_followed_by_the_first_that_waits():
     clock = FakeClock()
     breaker = await open_breaker(clock)

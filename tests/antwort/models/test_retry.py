@@ -223,6 +223,45 @@ async def open_breaker(model, clock):
     clock.now += 10.0
 
 
+async def test_a_request_that_opens_the_breaker_ends_with_its_own_fault_at_once():
+    clock = FakeClock()
+    inner = FailingModel(*[BROKEN] * 9)
+    model, _ = retrying(inner, clock)
+    for _ in range(2):
+        with pytest.raises(ModelFault, match="broken"):
+            await collect(model, make_request())
+
+    assert (inner.calls, len(clock.slept)) == (5, 3), "every attempt counts; none is waited for in vain"
+
+
+async def test_a_failed_probe_ends_with_its_own_fault_at_once():
+    clock = FakeClock()
+    model, _ = retrying(FailingModel(*[BROKEN] * 6), clock, breakers=CircuitBreakers(threshold=3, clock=clock))
+    with pytest.raises(ModelFault, match="broken"):
+        await collect(model, make_request())
+    clock.now, clock.slept = clock.now + 10.0, []
+
+    with pytest.raises(ModelFault, match="broken"):
+        await collect(model, make_request())
+    assert clock.slept == []
+
+
+async def test_a_request_ends_with_its_own_fault_if_another_opens_the_breaker_before_its_retry():
+    breakers = CircuitBreakers(threshold=2, clock=FakeClock())
+
+    class OtherFails(FakeClock):
+        async def sleep(self, seconds: float) -> None:
+            with suppress(ModelFault), await breakers.of("").admit():
+                raise ModelFault("other", retryable=True)
+
+    inner = FailingModel(BROKEN)
+    model, _ = retrying(inner, OtherFails(), breakers=breakers)
+
+    with pytest.raises(ModelFault, match="broken"):
+        await collect(model, make_request())
+    assert inner.calls == 1
+
+
 async def test_requests_after_the_pause_wait_for_the_probe():
     class GatedModel(FailingModel):
         released = asyncio.Event()

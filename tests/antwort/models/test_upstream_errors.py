@@ -261,6 +261,8 @@ def test_which_errors_within_a_stream_are_retryable(code, retryable):
         ("Rate limit reached for gpt-6 in organization org-1. Please try again in 11.054s. Visit", 12),
         ("Please try again in 20ms.", 1),
         ("Please try again in 6m0s.", 360),
+        ("Please retry after 26 seconds.", 26),
+        ("Please retry in 40.5s.", 41),
         ("Please try again in a while.", None),
         ("Please try again in 99999999s.", None),
     ],
@@ -269,6 +271,50 @@ def test_a_rate_limit_within_a_stream_has_the_wait_that_its_message_states(messa
     error = UpstreamError(code="rate_limit_exceeded", message=message)
 
     assert fault_from_stream_error(error, model="mine", redact=REDACT).retry_after == seconds
+
+
+AZURE = (
+    b'{"error":{"code":"429","message":"Requests have exceeded call rate limit of your current tier. To increase it, '
+    b'visit https://aka.ms/oai/quotaincrease, or check your billing."}}'
+)
+GEMINI = (
+    b'[{"error":{"code":429,"status":"RESOURCE_EXHAUSTED","message":"You exceeded your current quota, please check '
+    b"your plan and billing details. Quota exceeded for quota metric 'Requests' and limit 'Requests per minute'."
+    b'"}}]'
+)
+
+
+@pytest.mark.parametrize("body", [AZURE, GEMINI])
+@pytest.mark.parametrize("headers, wait", [({}, None), ({"retry-after": "1"}, 1)])
+def test_a_rate_limit_whose_message_names_a_quota_is_retryable(body, headers, wait):
+    fault = fault_for(429, body, headers)
+
+    assert (fault.code, fault.retryable, fault.retry_after) == ("rate_limit_exceeded", True, wait)
+
+
+@pytest.mark.parametrize("headers, message", [({"retry-after": "1"}, ""), ({}, "Please try again in 1s.")])
+def test_a_quota_for_which_the_upstream_states_a_wait_is_a_rate_limit(headers, message):
+    error = UpstreamError(code="insufficient_quota", message=message)
+    fault = fault_from_response(429, headers, error, model="mine", redact=REDACT)
+
+    assert (fault.code, fault.retryable, fault.retry_after) == ("rate_limit_exceeded", True, 1)
+
+
+@pytest.mark.parametrize("named", ["billing_hard_limit_reached", "billing_not_active", "exceeded_current_quota_error"])
+def test_codes_and_types_of_an_exhausted_quota(named):
+    for error in (UpstreamError(code=named), UpstreamError(kind=named)):
+        faults = (
+            fault_from_response(429, {}, error, model="mine", redact=REDACT),
+            fault_from_stream_error(error, model="mine", redact=REDACT),
+        )
+        assert [(fault.code, fault.retryable) for fault in faults] == [("insufficient_quota", False)] * 2
+
+
+def test_exhausted_resources_within_a_stream_are_a_rate_limit():
+    error = UpstreamError(code="RESOURCE_EXHAUSTED", message="Quota exceeded for quota metric 'Requests' per minute.")
+    fault = fault_from_stream_error(error, model="mine", redact=REDACT)
+
+    assert (fault.status, fault.code, fault.retryable) == (429, "rate_limit_exceeded", True)
 
 
 def test_an_exhausted_quota_has_its_own_type():

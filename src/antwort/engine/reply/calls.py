@@ -12,7 +12,7 @@ from antwort.api.items import Item
 from antwort.engine.classify import ClientSide, FunctionOwner, ServerSide
 from antwort.engine.hosted_tools import GuardedCall
 from antwort.engine.output_builder import OpenCall
-from antwort.engine.partial_json import FreeTextReader, ObjectScanner
+from antwort.engine.partial_json import FreeTextReader, ObjectScanner, has_free_text
 
 
 @dataclass
@@ -35,6 +35,8 @@ class WrittenCall:
     hosted: GuardedCall | None = None
     _fragments: list[str] = field(default_factory=list[str])
     _scanner: ObjectScanner = field(default_factory=ObjectScanner)
+    _is_whole: bool = False
+    """Whether the arguments are a complete JSON object; of custom tools: one with their text."""
     _free_text: FreeTextReader | None = None
     """Of custom tools: extracts the text from the JSON that the model writes."""
 
@@ -49,28 +51,33 @@ class WrittenCall:
         return isinstance(self.owner, ServerSide) and not self.refusal
 
     @property
+    def _is_custom(self) -> bool:
+        return isinstance(self.owner, ClientSide) and self.owner.is_custom
+
+    @property
     def arguments(self) -> str:
         return "".join(self._fragments)
 
     @property
     def is_complete(self) -> bool:
         """Whether nothing more is expected of the call, although the reply continues."""
-        return bool(self.refusal) or (self.is_client_side and self._scanner.is_complete)
+        return bool(self.refusal) or self._is_whole
 
     def feed(self, delta: str) -> Sequence[AnyEvent]:
         """Take the next part of the arguments; the events of it. What follows the end of the item is dropped."""
         if self.is_ended and not self.refusal:  # a refused call has no item: only the model reads it again
             return []
         self._fragments.append(delta)
-        if self.is_client_side:
+        if self.is_client_side and not self._scanner.is_complete:
             self._scanner.feed(delta)
+            self._is_whole = self._scanner.is_complete and (not self._is_custom or has_free_text(self.arguments))
         return self._write(delta)
 
     def begin(self, opened: OpenCall | GuardedCall) -> Sequence[AnyEvent]:
         """Begin the item; the events of the arguments so far, as one part."""
         if isinstance(opened, OpenCall):
             self.client_call = opened
-            self._free_text = FreeTextReader() if isinstance(self.owner, ClientSide) and self.owner.is_custom else None
+            self._free_text = FreeTextReader() if self._is_custom else None
         else:
             self.hosted = opened
         return self._write(self.arguments)
@@ -84,10 +91,12 @@ class WrittenCall:
         """The last events of a client-side call, and its item. `is_cut`: the reply was cut off."""
         assert self.client_call is not None  # noqa: S101 - only a client-side call that has begun is closed
         events: list[AnyEvent] = []
+        is_partial = is_cut and not self._is_whole
         if self._free_text is not None:
-            events += self.client_call.write(self._free_text.rest(cut=is_cut))
+            events += self.client_call.write(self._free_text.rest(cut=is_cut and not self._scanner.is_complete))
+        elif not (is_partial or self.client_call.text.strip()):  # chat servers send "" for a call without parameters
+            events += self.client_call.write("{}")
         events += self.client_call.close()
-        is_partial = is_cut and not self._scanner.is_complete
         return events, self.client_call.item("incomplete" if is_partial else "completed")
 
     def as_function_call(self) -> Item:

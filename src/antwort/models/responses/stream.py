@@ -184,10 +184,11 @@ class ResponsesStream:
         piece, _ = _TEXT_EVENTS[stem]
         yield from self._emit_item(index)
         key = (stem, index, part)
-        if key not in self._emitted and piece is SummaryPiece and part:
-            yield SummaryPiece("\n\n")  # the parts of one summary are one text in this server
         self._emitted[key] = self._emitted.get(key, 0) + len(text)
-        yield TextPiece(text, entries) if piece is TextPiece else piece(text)
+        if piece is TextPiece:
+            yield TextPiece(text, entries)
+        else:
+            yield SummaryPiece(text, part) if piece is SummaryPiece else piece(text)
 
     def _emit_item(self, index: int) -> Iterator[Piece]:
         """Name the item of the next piece, if it is another one. Not before its first piece: it may stay empty."""

@@ -46,3 +46,37 @@ def test_a_custom_call_is_partial_only_if_its_json_was_cut_off():
         _, item = call.close(is_cut=True)
 
         assert (item["input"], item["status"]) == ("a", status)
+
+
+def test_a_custom_call_is_complete_only_with_json_that_has_its_text():
+    for text, is_complete in (
+        ('{"input": "a\n{"}', True),
+        ('{"other": "a"}', False),
+        ('{"input": 1}', False),
+        ("{ foo(); }", False),
+        ("{" * 5000 + "}" * 5000, False),
+    ):
+        call = WrittenCall("shout", "c", ClientSide(is_custom=True, name="f"))
+        for character in text:
+            call.feed(character)
+
+        assert call.is_complete == is_complete, text
+
+
+def test_free_text_in_braces_is_kept_if_the_reply_is_cut_off():
+    call = WrittenCall("shout", "c", ClientSide(is_custom=True, name="f"))
+    call.feed("{ foo(); } ba")
+    call.begin(opened(call, is_custom=True))
+    _, item = call.close(is_cut=True)
+
+    assert (item["input"], item["status"]) == ("{ foo(); } ba", "incomplete")
+
+
+def test_a_function_call_without_arguments_has_an_empty_object_unless_it_was_cut_off():
+    for text, is_cut, arguments in (("", False, "{}"), (" ", False, " {}"), ("", True, "")):
+        call = WrittenCall("add", "c", ClientSide(is_custom=False, name="f"))
+        call.feed(text)
+        call.begin(opened(call))
+        _, item = call.close(is_cut=is_cut)
+
+        assert item["arguments"] == arguments

@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.api.responses import InputDetails, OutputDetails, Usage
-from antwort.engine.ports import CompactionPiece, EncryptedReasoning, Finished, ItemPiece, ModelFault, TextPiece
+from antwort.engine.ports import (
+    CompactionPiece,
+    EncryptedReasoning,
+    Finished,
+    ItemPiece,
+    ModelFault,
+    SummaryPiece,
+    TextPiece,
+)
 from antwort.models.responses.stream import ResponsesStream
 from antwort.models.upstream_errors import fault_from_stream_error
 from antwort.net.sse import ServerEvent
@@ -62,9 +70,14 @@ def test_reasoning_summary_and_encrypted_content():
         "content": [{"type": "reasoning_text", "text": "Hm."}],
         "encrypted_content": "gAAAA",
     }
-    answer = fold(read(delta("reasoning_summary_text", "One.", summary_index=0), done(item), COMPLETED))
+    pieces = read(delta("reasoning_summary_text", "One.", summary_index=0), done(item), COMPLETED)
+    answer = fold(pieces)
 
-    assert (answer.summary, answer.reasoning, answer.sealed) == ("One.\n\nTwo.", "Hm.", ("gAAAA",))
+    assert [piece for piece in pieces if isinstance(piece, SummaryPiece)] == [
+        SummaryPiece("One.", 0),
+        SummaryPiece("Two.", 1),
+    ]
+    assert (answer.reasoning, answer.sealed) == ("Hm.", ("gAAAA",))
     assert fold(read(added({**item, "encrypted_content": "early"}), done(item), COMPLETED)).sealed == ("gAAAA",)
 
 
