@@ -10,7 +10,7 @@ from msgspec import Meta, Struct, field
 
 from antwort.api import items
 from antwort.api.errors import invalid, malformed, missing_parameter, unavailable_item, unsupported_value
-from antwort.api.items import GivenItem, Identified, Item
+from antwort.api.items import GivenItem, Item
 from antwort.api.tools import (
     MAX_TOOLS,
     Chosen,
@@ -22,6 +22,7 @@ from antwort.api.tools import (
     tool_type,
 )
 from antwort.api.validation.ids import check_each_once, check_id, check_item_ids
+from antwort.api.validation.items import given_fields
 from antwort.api.validation.schemas import GivenSchema
 
 T = TypeVar("T")
@@ -157,6 +158,13 @@ class CreateResponse(InputParameters, kw_only=True):
     def conversation_id(self) -> str | None:
         return self.conversation.id if isinstance(self.conversation, ConversationRef) else self.conversation
 
+    @property
+    def history_param(self) -> str:
+        """The parameter that names the history before the request."""
+        if self.previous_response_id is not None:
+            return "previous_response_id"
+        return "input" if self.conversation is None else "conversation"
+
 
 class CountTokens(InputParameters, kw_only=True):
     """`POST /v1/responses/input_tokens`."""
@@ -248,8 +256,8 @@ def read_items(values: list[dict[str, Any]], param: str) -> list[Item]:
 
 def _read_item(raw: dict[str, Any], path: str) -> Item:
     try:
-        msgspec.convert(raw, Identified)
-        item = items.read(raw)
+        item = items.parse(raw)
+        msgspec.convert(raw, given_fields(item.type))
     except msgspec.ValidationError as error:
         raise malformed(error, root=path, document=raw) from error
     if item.known is None:
