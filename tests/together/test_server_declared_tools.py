@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import sqlite3
 from contextlib import closing
 from urllib.parse import urlsplit
 
@@ -439,6 +440,53 @@ def test_by_configuration_tools_that_this_server_lacks_are_ignored_and_the_respo
     assert [tool.type for tool in response.tools] == ["function", "web_search"]
     plain = ignoring.responses.create(model="chat", input="hi", tools=[function("f")])
     assert "antwort:ignored_tools" not in plain.to_dict()
+
+
+def replace_stored(server, item_id: str, item: dict) -> None:
+    """Replace a stored item, as an older version may have stored it."""
+    with closing(sqlite3.connect(server.directory / ".antwort" / "antwort.db")) as database, database:
+        body = json.dumps(item).encode()
+        changed = database.execute("UPDATE conversation_items SET body = ? WHERE id = ?", (body, item_id))
+        assert changed.rowcount == 1
+
+
+OLD_ITEMS = [
+    {"type": "additional_tools", "tools": [function("old")]},
+    {"type": "tool_search_call"},
+    {"type": "tool_search_output", "tools": 5},
+    {"type": "shell_call", "action": "x"},
+    {"type": "message", "content": "without a role"},
+]
+
+
+@pytest.mark.parametrize("model", ["chat", "responses"])
+@pytest.mark.parametrize("old", OLD_ITEMS, ids=[item["type"] for item in OLD_ITEMS])
+def test_a_history_with_an_item_of_an_older_version_stays_usable(client, server, upstream, old, model):
+    upstream.set_replies(upstream.responses(HELLO) if model == "responses" else upstream.chat(HELLO))
+    conversation = client.conversations.create(items=[USER, USER])
+    stored = client.conversations.items.list(conversation.id, order="asc").data[0].id
+    replace_stored(server, stored, {**old, "id": stored})
+    response = client.responses.create(model=model, input="go on", conversation=conversation.id)
+    again = client.responses.create(model=model, input=[{"type": "item_reference", "id": stored}, USER])
+
+    assert (response.status, again.status) == ("completed", "completed")
+    assert "without a role" not in json.dumps([request.body for request in upstream.requests])
+    assert "tools" not in upstream.requests[-1].body
+    assert client.responses.create(model=model, input="more", previous_response_id=again.id).status == "completed"
+    assert client.conversations.items.retrieve(stored, conversation_id=conversation.id).id == stored
+
+
+def test_a_tool_of_the_stored_history_that_this_server_lacks_is_ignored(client, server, upstream):
+    conversation = client.conversations.create(items=[ADDED, USER])
+    stored = client.conversations.items.list(conversation.id, order="asc").data[0].id
+    replace_stored(server, stored, {**ADDED, "id": stored, "tools": [WEB_SEARCH, function("f")]})
+    response = client.responses.create(model="chat", input="go on", conversation=conversation.id)
+
+    assert offered(upstream) == ["f"]
+    assert response.to_dict()["antwort:ignored_tools"] == [{"param": "conversation", "type": "web_search"}]
+    with pytest.raises(openai.BadRequestError, match="'web_search' is not available") as caught:
+        client.responses.create(model="chat", input=[{**ADDED, "tools": [WEB_SEARCH]}], conversation=conversation.id)
+    assert caught.value.param == "input[0].tools[0].type"
 
 
 @pytest.mark.parametrize("choice, param", [({"type": "web_search"}, "tool_choice.type"), ("required", "tool_choice")])

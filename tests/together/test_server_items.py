@@ -209,7 +209,7 @@ FOREIGN_HISTORY = [
     {"type": "shell_call_output", "id": "sho_1", "call_id": "call_2", "output": []},
     {"type": "local_shell_call", "id": "lsh_1", "call_id": "call_3", "action": {"type": "exec", "command": ["ls"]}},
     {"type": "local_shell_call_output", "id": "call_3", "output": "a.txt"},
-    {"type": "apply_patch_call", "id": "apc_1", "call_id": "call_4", "operation": {"type": "delete_file"}},
+    {"type": "apply_patch_call", "id": "apc_1", "call_id": "call_4", "operation": {"type": "delete_file", "path": "a"}},
     {"type": "apply_patch_call_output", "id": "apco_1", "call_id": "call_4", "status": "completed"},
     {"type": "custom_tool_call", "id": "ctc_1", "call_id": "call_5", "name": "sql", "input": "x"},
     {"type": "custom_tool_call_output", "id": "ctco_1", "call_id": "call_5", "output": "y"},
@@ -229,6 +229,41 @@ def test_a_history_of_openai_is_replayed(client, upstream, model):
     assert client.responses.create(model=model, input="go on", conversation=conversation.id).status == "completed"
 
 
+@pytest.mark.parametrize(
+    "item, code, param",
+    [
+        ({"type": "mcp_approval_response"}, "missing_required_parameter", "approval_request_id"),
+        (
+            {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": "no"},
+            "invalid_type",
+            "approve",
+        ),
+        ({"type": "mcp_approval_request", "id": "mcpr_1"}, "missing_required_parameter", "server_label"),
+        ({"type": "mcp_call"}, "missing_required_parameter", "server_label"),
+        ({"type": "mcp_list_tools"}, "missing_required_parameter", "server_label"),
+        ({"type": "shell_call", "call_id": "c", "action": "x"}, "invalid_type", "action"),
+        ({"type": "shell_call", "call_id": "c", "action": {}}, "missing_required_parameter", "action.commands"),
+        ({"type": "shell_call_output"}, "missing_required_parameter", "call_id"),
+        ({"type": "shell_call_output", "call_id": "c", "output": "x"}, "invalid_type", "output"),
+        ({"type": "local_shell_call", "call_id": "c"}, "missing_required_parameter", "action"),
+        ({"type": "local_shell_call_output", "id": "c"}, "missing_required_parameter", "output"),
+        ({"type": "apply_patch_call", "call_id": "c"}, "missing_required_parameter", "operation"),
+        ({"type": "apply_patch_call_output"}, "missing_required_parameter", "call_id"),
+        ({"type": "file_search_call", "queries": 5}, "invalid_type", "queries"),
+        ({"type": "web_search_call", "action": 5}, "invalid_type", "action"),
+        ({"type": "image_generation_call", "result": 5}, "invalid_type", "result"),
+        ({**USER, "status": "bogus"}, "invalid_value", "status"),
+        ({**USER, "status": 5}, "invalid_type", "status"),
+        ({**USER, "phase": 7}, "invalid_type", "phase"),
+        ({**USER, "type": None}, "invalid_type", "type"),
+    ],
+)
+def test_an_input_item_with_missing_or_invalid_fields_is_a_400_that_names_the_field(client, item, code, param):
+    error = refusal(client.responses.create, input=[item])
+
+    assert (error.code, error.param) == (code, f"input[0].{param}")
+
+
 # ── ids ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -240,6 +275,37 @@ def test_the_same_item_twice_is_refused_as_openai_does(client):
         text = "Duplicate item found with id msg_1. Remove duplicate items from your input and try again."
         assert message_of(error) == text
     assert client.responses.create(input=[USER, USER]).status == "completed"
+
+
+@pytest.mark.parametrize("kept_by", ["response", "conversation"])
+def test_an_item_of_the_history_that_is_sent_again_is_refused_and_nothing_is_lost(client, kept_by):
+    message = {**USER, "id": "msg_k1"}
+    conversation = client.conversations.create().id if kept_by == "conversation" else None
+    first = client.responses.create(input=[message], conversation=conversation)
+    history = {"conversation": conversation} if conversation else {"previous_response_id": first.id}
+    for again in (message, {**message, "content": "other"}, {"type": "item_reference", "id": "msg_k1"}):
+        error = refusal(client.responses.create, input=[USER, again], **history)
+        assert (error.code, error.param) == (None, "input")
+        assert message_of(error).startswith("Duplicate item found with id msg_k1. Remove duplicate items")
+    error = refusal(client.responses.create, input=[item.to_dict() for item in first.output], **history)
+    assert f"Duplicate item found with id {first.output[0].id}." in message_of(error)
+    assert client.responses.create(input=[{**USER, "id": "msg_k2"}], **history).status == "completed"
+
+
+@pytest.mark.parametrize("entry_point", ["conversations", "conversation items"])
+def test_the_same_item_twice_is_refused_for_a_conversation(client, entry_point):
+    message = {**USER, "id": "msg_1"}
+    conversation = client.conversations.create().id
+    works = {
+        "conversations": client.conversations.create,
+        "conversation items": lambda items: client.conversations.items.create(conversation, items=items),
+    }
+    error = refusal(works[entry_point], items=[message, message])
+
+    assert (error.code, error.param) == (None, "items")
+    assert (
+        message_of(error) == "Duplicate item found with id msg_1. Remove duplicate items from your items and try again."
+    )
 
 
 def expected(path: str, value: str, prefix: str) -> str:
@@ -274,7 +340,7 @@ LONG = (
             "Invalid 'conversation': 'abc'. Expected an ID that begins with 'conv'.",
         ),
         ({"input": [{**USER, "id": "abc"}]}, "input[0].id", "invalid_value", expected("input[0].id", "abc", "msg")),
-        ({"input": [{**USER, "id": ""}]}, "input[0].id", "invalid_value", f"Invalid 'input[0].id': ''. {CHARACTERS}"),
+        ({"input": [{**USER, "id": ""}]}, "input[0].id", "empty_string", EMPTY.format("input[0].id")),
         (
             {"input": [USER, {**CALL, "id": "call_1"}]},
             "input[1].id",

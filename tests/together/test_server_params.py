@@ -150,6 +150,9 @@ MISSING = (
     "In context=(), 'required' is required to be supplied and to be an array including every key in properties. "
     "Missing 'b'."
 )
+NO_DEFINITION = (
+    "In context=('$defs', 'A'), reference can only point to definitions defined at the top level of the schema."
+)
 NOT_CLOSED = "In context=(), 'additionalProperties' is required to be supplied and to be false."
 
 
@@ -165,8 +168,13 @@ def message_of(error: openai.APIStatusError) -> str:
         (OPEN, True, NOT_CLOSED),
         ({**CLOSED, "required": ["a"]}, True, MISSING),
         ({key: value for key, value in CLOSED.items() if key != "required"}, True, MISSING.replace("'b'", "'a'")),
+        ({"type": "string"}, True, """schema must be a JSON Schema of 'type: "object"', got 'type: "string"'."""),
+        ({**CLOSED, "$defs": {"A": {"$ref": "https://x.example/y"}}}, True, NO_DEFINITION),
     ],
-    ids=["dangling", "dangling, strict not given", "additionalProperties", "required", "no required"],
+    ids=[
+        *("dangling", "dangling, strict not given", "additionalProperties", "required", "no required"),
+        *("no object", "no definition"),
+    ],
 )
 def test_an_invalid_schema_is_refused_as_openai_does(client, schema, strict, problem):
     tool = {"type": "function", "name": "look", "parameters": schema, "strict": strict}

@@ -1,7 +1,8 @@
 """API types of items: output items as structs, input items as raw JSON with a parsed view.
 
-`read` parses the fields of an input item that the engine needs. The raw form is what is stored, listed and replayed,
-with all its fields, known or unknown. `READERS` are the item types that a request may contain.
+`read` parses the fields of an item that the engine needs. The raw form is what is stored, listed and replayed, with all
+its fields, known or unknown. `READERS` are the item types that a request may contain; `validation.items` has further
+rules for their fields.
 """
 
 from __future__ import annotations
@@ -395,7 +396,10 @@ _WITHOUT_STATUS = frozenset(
 
 
 class Item(Struct, frozen=True):
-    """An item of the history: its raw form, and its parsed form (`None` for a stored item of an unknown type)."""
+    """An item of the history: its raw form, and its parsed form.
+
+    A stored item of an unknown type, or with invalid fields, has no parsed form: models are not shown it.
+    """
 
     raw: Raw
     known: Struct | None
@@ -437,9 +441,20 @@ def with_status(raw: Raw) -> Raw:
     return {**raw, "status": "completed"}
 
 
+class _Typed(Struct):
+    type: str = ""
+
+
 def read(raw: Raw) -> Item:
-    """Parse an item of a history. Raises `msgspec.ValidationError` for a known type with invalid fields."""
-    if not isinstance(raw.get("type", ""), str):
-        raise msgspec.ValidationError(f"Expected `str`, got `{type(raw['type']).__name__}` - at `$.type`")
+    """Parse an item of the history. One that does not parse is kept: older versions stored what is refused now."""
+    try:
+        return parse(raw)
+    except msgspec.ValidationError:
+        return Item(raw, None)
+
+
+def parse(raw: Raw) -> Item:
+    """Parse a new item. Raises `msgspec.ValidationError` for a known type with invalid fields."""
+    msgspec.convert(raw, _Typed)
     reader = READERS.get(kind_of(raw))
     return Item(raw, convert_with_tools(raw, reader) if reader else None)

@@ -17,7 +17,7 @@ from antwort.api.errors import (
     unavailable_tool,
     unsupported_value,
 )
-from antwort.api.items import AdditionalTools, GivenItem, Identified, Item, ToolSearchOutput
+from antwort.api.items import AdditionalTools, GivenItem, Item, ToolSearchOutput
 from antwort.api.tools import (
     KNOWN_TOOL_TYPES,
     MAX_TOOLS,
@@ -34,6 +34,7 @@ from antwort.api.tools import (
     tool_type,
 )
 from antwort.api.validation.ids import check_each_once, check_id, check_item_ids
+from antwort.api.validation.items import given_fields
 from antwort.api.validation.schemas import GivenSchema
 
 T = TypeVar("T")
@@ -173,6 +174,13 @@ class CreateResponse(InputParameters, kw_only=True):
     def conversation_id(self) -> str | None:
         return self.conversation.id if isinstance(self.conversation, ConversationRef) else self.conversation
 
+    @property
+    def history_param(self) -> str:
+        """The parameter that names the history before the request."""
+        if self.previous_response_id is not None:
+            return "previous_response_id"
+        return "input" if self.conversation is None else "conversation"
+
 
 class CountTokens(InputParameters, kw_only=True):
     """`POST /v1/responses/input_tokens`."""
@@ -291,8 +299,8 @@ def read_items(values: list[dict[str, Any]], param: str, tool_types: ToolTypes =
 
 def _read_item(raw: dict[str, Any], path: str, tool_types: ToolTypes) -> Item:
     try:
-        msgspec.convert(raw, Identified)
-        item = items.read(raw)
+        item = items.parse(raw)
+        msgspec.convert(raw, given_fields(item.type))
     except msgspec.ValidationError as error:
         raise malformed(error, root=path, document=raw, tool_types=tool_types.available) from error
     _check_unchecked(brought_tools(item), f"{path}.tools", tool_types)

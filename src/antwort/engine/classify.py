@@ -122,7 +122,7 @@ def check_tool_types(tools: Sequence[DeclaredTool], registry: ToolRegistry) -> N
     """`ApiError` 400 for a tool type that no provider runs. Looks nothing up."""
     for declared in tools:
         if not is_available(declared, registry):
-            param = f"{declared.param}.type" if declared.param.endswith("]") else declared.param
+            param = f"{declared.param}.type" if declared.is_given else declared.param
             raise unavailable_tool(tool_type(declared.tool), available_tool_types(registry), param)
 
 

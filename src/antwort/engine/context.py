@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,6 +14,7 @@ from antwort.api.items import (
     AdditionalTools,
     CompactionTrigger,
     GivenCodeCall,
+    GivenMessage,
     GivenReasoning,
     Item,
     ItemReference,
@@ -23,6 +24,7 @@ from antwort.api.items import (
 from antwort.api.requests import ALL_REFUSED, CreateResponse, item_schemas, read_input
 from antwort.api.secrets import item_without_secrets
 from antwort.api.tools import ToolTypes
+from antwort.api.validation.ids import SAME_ID_AS_CALL, check_each_once
 from antwort.api.validation.schemas import GivenSchema, check_schemas
 from antwort.engine.compaction.opening import TenantSealer, open_history
 from antwort.engine.ports import ChosenModel
@@ -83,6 +85,7 @@ async def load_context(
     else:
         read = await _in_thread_if_many(given_items, lambda: read_input(request.input, tool_types))
         await check_in_steps(item_schemas(read, "input"))
+        check_each_once(_uncompacted(read), "input", _ids(stored))
     for at, item in enumerate(read[:-1]):
         if isinstance(item.known, CompactionTrigger):
             raise invalid("An item of type 'compaction_trigger' must be the last one.", param=f"input[{at}]")
@@ -123,6 +126,17 @@ async def _load_history(request: CreateResponse, owner: Owner, store: Store) -> 
             raise not_found("Conversation", conversation, param="conversation")
         return found
     return []
+
+
+def _ids(stored: Iterable[Raw]) -> set[str]:
+    """The ids of stored items. The id of an output of the local shell is that of its call."""
+    return {raw["id"] for raw in stored if isinstance(raw.get("id"), str) and raw.get("type") not in SAME_ID_AS_CALL}
+
+
+def _uncompacted(given: Sequence[Item]) -> Sequence[Item]:
+    """The items after the last compaction item. It replaces what is before it, so that is not read twice."""
+    last = max((at for at, item in enumerate(given) if item.type == "compaction"), default=-1)
+    return given[last + 1 :]
 
 
 async def _resolve(given: list[Item], owner: Owner, store: Store, param: str) -> list[Item]:
@@ -173,8 +187,8 @@ def _referenced_id(item: Item) -> str | None:
 def _normalized(item: Item) -> Item:
     """The item with an id and a status, and a message with content parts."""
     raw = items.with_status(item_without_secrets(item.raw))
-    if item.type == "message" and isinstance(raw.get("content"), str):
-        raw = {**raw, "content": [_part(raw["role"], raw["content"])]}
+    if isinstance(item.known, GivenMessage) and isinstance(raw.get("content"), str):
+        raw = {**raw, "content": [_part(item.known.role, raw["content"])]}
     if not (isinstance(raw.get("id"), str) and raw["id"]):
         raw = {**raw, "id": new_item_id(item.type)}
     if isinstance(item.known, (AdditionalTools, ToolSearchOutput)):

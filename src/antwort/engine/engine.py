@@ -171,7 +171,7 @@ class Engine:
             chosen,
             self.max_attached,
             tools_read_files=reads_files,
-            history_param=_history_param(request),
+            history_param=request.history_param,
         )
         history = [offer.names.for_model(item) for item in await attacher.history(context)]
         hosted = HostedTools(prepared)
@@ -198,10 +198,13 @@ class Engine:
         )
 
     def _available_tools(self, request: CreateResponse, context: Context, response: Response) -> list[DeclaredTool]:
-        """The declared tools, with their secrets. Those that this server lacks are an error, or noted as ignored."""
+        """The declared tools, with their secrets. Those that this server lacks are an error, or noted as ignored.
+
+        Those of the stored history are never an error: the client could not use that history any more.
+        """
         declared = declared_tools(request, context.before, context.given, context.start)
         if not self.ignore_unavailable_tools:
-            check_tool_types(declared, self.tools)
+            check_tool_types([one for one in declared if one.is_given], self.tools)
         tools = [one for one in declared if is_available(one, self.tools)]
         ignored = [one for one in declared if not is_available(one, self.tools)]
         check_choice(response.tool_choice, tools, self.tools, ignored)
@@ -301,13 +304,6 @@ _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _WINDOW_SHARE = 0.75
 _MIN_HISTORY_TOKENS = 4_000
 """A compaction without a threshold has at least the budgets of a history of this size."""
-
-
-def _history_param(request: CreateResponse) -> str:
-    """The parameter that names the history before the request."""
-    if request.previous_response_id is not None:
-        return "previous_response_id"
-    return "input" if request.conversation is None else "conversation"
 
 
 def _threshold(requested: int | None, settings: CompactionSettings, chosen: ChosenModel) -> int:

@@ -6,7 +6,7 @@ Schemas come from the msgspec structs that the handlers decode and encode.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
@@ -23,6 +23,7 @@ from antwort.api.ids import MAX_ID_LENGTH
 from antwort.api.items import ReasoningText, SummaryText
 from antwort.api.tools import AutoContainer
 from antwort.api.validation.ids import item_id_prefix
+from antwort.api.validation.items import given_fields
 from antwort.http.bodies import json_answer
 
 Schema: TypeAlias = dict[str, Any]
@@ -98,7 +99,7 @@ def document(routes: Sequence[ApiRoute]) -> Schema:
     operations = [route.operation for route in routes]
     bodies = [body for operation in operations for body in (operation.body, operation.returns) if body is not None]
     events = [event for operation in operations for event in operation.events]
-    types = {repr(one): one for one in (*bodies, ErrorEnvelope, *events, items.Identified, *items.READERS.values())}
+    types = {repr(one): one for one in (*bodies, ErrorEnvelope, *events, *_item_types())}
     schemas, components = msgspec.json.schema_components(types.values(), ref_template=_REF)
     schema_by_type = dict(zip(types, schemas, strict=True))
     paths: dict[str, Schema] = {}
@@ -124,14 +125,20 @@ def _untagged(components: Mapping[str, Schema]) -> dict[str, Schema]:
 
 def _given_item(components: Mapping[str, Schema]) -> Schema:
     """An input item: of one of the known types, with its required fields and any others."""
-    common = components[items.Identified.__name__]["properties"]
-    return {"anyOf": [_known_item(kind, components[of.__name__], common) for kind, of in items.READERS.items()]}
+    known = ((kind, components[of.__name__], given_fields(kind).__name__) for kind, of in items.READERS.items())
+    return {"anyOf": [_known_item(kind, component, components[given]) for kind, component, given in known]}
 
 
-def _known_item(kind: str, component: Schema, common: Schema) -> Schema:
-    required = component.get("required", [])
+def _item_types() -> Iterator[type]:
+    """The structs that validate input items."""
+    for kind, read in items.READERS.items():
+        yield from (read, given_fields(kind))
+
+
+def _known_item(kind: str, component: Schema, given: Schema) -> Schema:
+    required = [*component.get("required", []), *given.get("required", [])]
     ids = {"id": _id_schema(item_id_prefix(kind)), "call_id": {"minLength": 1, "maxLength": MAX_ID_LENGTH}}
-    fields = {**common, **component["properties"]}
+    fields = {**given["properties"], **component["properties"]}
     # Without a type, an item with a role is a message, and no reference.
     untyped = {"not": {"required": ["role"], "not": {"required": ["type"]}}} if kind == "item_reference" else {}
     return {

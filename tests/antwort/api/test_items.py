@@ -65,4 +65,23 @@ def test_the_json_of_a_message():
 
 def test_a_known_type_with_invalid_fields_is_rejected():
     with pytest.raises(msgspec.ValidationError, match="content"):
-        items.read({"type": "message", "role": "user", "content": 3})
+        items.parse({"type": "message", "role": "user", "content": 3})
+
+
+@pytest.mark.parametrize("kind, name", [(None, "null"), ([], "array"), ({}, "object")])
+def test_the_error_for_a_type_that_is_no_string_has_the_name_of_json(kind, name):
+    with pytest.raises(msgspec.ValidationError, match=f"got `{name}` - at `\\$.type`"):
+        items.parse({"type": kind, "role": "user", "content": "x"})
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        {"type": "additional_tools", "tools": []},
+        {"type": "tool_search_call", "id": "tsc_1"},
+        {"type": "message", "content": "x"},
+        {"type": None},
+    ],
+)
+def test_a_stored_item_that_does_not_parse_is_kept(raw):
+    assert items.read(raw) == items.Item(raw, None)

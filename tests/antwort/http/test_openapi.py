@@ -96,7 +96,16 @@ def test_every_link_names_an_operation_and_provides_all_its_path_parameters():
         ({"type": "reasoning", "summary": [{"text": "x"}]}, True),
         ({"type": "web_search_call", "id": "ws_1", "any_field": {}}, True),
         ({"type": "code_interpreter_call", "container_id": "cntr_1"}, True),
-        ({"type": "mcp_list_tools", "id": "mcpl_1", "tools": []}, True),
+        ({"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "s", "tools": []}, True),
+        ({"type": "mcp_list_tools"}, False),
+        ({"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}, True),
+        ({"type": "mcp_approval_response"}, False),
+        ({"type": "shell_call", "call_id": "c", "action": "x"}, False),
+        ({"type": "shell_call", "call_id": "c", "action": {"commands": ["ls"]}}, True),
+        ({"role": "user", "content": "hello", "status": "bogus"}, False),
+        ({"role": "user", "content": "hello", "status": None, "phase": None}, True),
+        ({"role": "assistant", "content": "hello", "phase": "commentary"}, True),
+        ({"role": "assistant", "content": "hello", "phase": 7}, False),
         ({"type": "unknown_type", "any_field": {}}, False),
         ({"type": "computer_call", "call_id": "c"}, False),
         ({"role": "user", "content": "hello", "id": None}, True),
@@ -135,7 +144,7 @@ def test_every_event_has_a_schema():
     assert accepts("OutputTextDelta", msgspec.json.decode(to_json(sent)))
 
 
-@pytest.mark.parametrize("kind", ["message", "shell_call", "mcp_call"])
+@pytest.mark.parametrize("kind", ["message", "web_search_call"])
 def test_call_id_must_be_a_string_or_null_for_every_item_type(kind):
     item = {"type": kind, "role": "user", "content": "x"}
 

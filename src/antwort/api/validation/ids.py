@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-from antwort.api.errors import ApiError, invalid
+from antwort.api.errors import invalid
 from antwort.api.ids import ITEM_PREFIXES, MAX_ID_LENGTH, Prefix
 from antwort.api.items import Item, Raw
 
@@ -15,17 +15,20 @@ _ID_RE = re.compile(r"[A-Za-z0-9_-]+")
 _ANY_PREFIX: Final = {
     "compaction",  # of an upstream, with the id that its encrypted content is bound to
     "compaction_trigger",
-    "local_shell_call_output",  # its id is that of the call
+    "local_shell_call_output",
     "mcp_approval_response",
     "shell_call_output",
 }
 """Items whose ids may have any prefix."""
 
 
+SAME_ID_AS_CALL: Final = frozenset({"local_shell_call_output"})
+"""Outputs whose `id` is that of their call."""
+
+
 def check_id(value: str, param: str, prefix: str = "") -> None:
     """`ApiError` 400 for an id with other characters, of another length, or without the prefix."""
-    if len(value) > MAX_ID_LENGTH:
-        raise _too_long(value, param)
+    _check_length(value, param)
     if not _ID_RE.fullmatch(value):
         raise invalid(
             f"Invalid '{param}': '{value}'. Expected an ID that contains letters, numbers, underscores, or dashes, "
@@ -38,11 +41,7 @@ def check_id(value: str, param: str, prefix: str = "") -> None:
 
 def check_call_id(value: str, param: str) -> None:
     """`ApiError` 400 for a `call_id` of another length. Models write these, so they may have any characters."""
-    if not value:
-        message = f"Invalid '{param}': empty string. Expected a string with minimum length 1, but got an empty string"
-        raise invalid(f"{message} instead.", param=param, code="empty_string")
-    if len(value) > MAX_ID_LENGTH:
-        raise _too_long(value, param)
+    _check_length(value, param)
 
 
 def check_item_ids(raw: Raw, kind: str, path: str) -> None:
@@ -59,11 +58,11 @@ def item_id_prefix(kind: str) -> str:
     return prefix.rstrip("_") if prefix else ""
 
 
-def check_each_once(given: Iterable[Item], param: str) -> None:
-    """`ApiError` 400 for an item that is given twice, by its id."""
-    seen: set[str] = set()
+def check_each_once(given: Iterable[Item], param: str, existing: Iterable[str] = ()) -> None:
+    """`ApiError` 400 for an item that is given twice, or is in the history already, by its id."""
+    seen = set(existing)
     for item in given:
-        if item.id is None or item.type == "local_shell_call_output":
+        if item.id is None or item.type in SAME_ID_AS_CALL:
             continue
         if item.id in seen:
             message = f"Duplicate item found with id {item.id}. Remove duplicate items from your {param} and try again."
@@ -71,10 +70,14 @@ def check_each_once(given: Iterable[Item], param: str) -> None:
         seen.add(item.id)
 
 
-def _too_long(value: str, param: str) -> ApiError:
-    return invalid(
-        f"Invalid '{param}': string too long. Expected a string with maximum length {MAX_ID_LENGTH}, but got a string "
-        f"with length {len(value)} instead.",
-        param=param,
-        code="string_above_max_length",
-    )
+def _check_length(value: str, param: str) -> None:
+    if not value:
+        message = f"Invalid '{param}': empty string. Expected a string with minimum length 1, but got an empty string"
+        raise invalid(f"{message} instead.", param=param, code="empty_string")
+    if len(value) > MAX_ID_LENGTH:
+        raise invalid(
+            f"Invalid '{param}': string too long. Expected a string with maximum length {MAX_ID_LENGTH}, but got a "
+            f"string with length {len(value)} instead.",
+            param=param,
+            code="string_above_max_length",
+        )

@@ -1,8 +1,8 @@
 """Validation of JSON schemas, of functions and of the output text: what OpenAI refuses. The messages are OpenAI's.
 
 - A `$ref` with a JSON pointer must have a target. Recursive schemas are valid.
-- In a strict schema every object has `additionalProperties: false`, and `required` with all its properties; a `$ref`
-  points to a definition at the top level, or to the whole schema.
+- A strict schema is of type `object`. In it every object has `additionalProperties: false`, and `required` with all its
+  properties; a `$ref` points to a definition at the top level, or to the whole schema.
 
 Only positions of schemas are searched, so a property may be called `$ref`. Values that are no schemas, such as a list
 in place of an object, are left to the model.
@@ -23,13 +23,15 @@ Schema: TypeAlias = dict[str, Any]
 _STEP: Final = 1_000
 _MAX_CONTEXT_STEPS: Final = 16
 _MAX_KEY_CHARS: Final = 64
+_MAX_REF_CHARS: Final = 4_096
+"""A longer `$ref` is not parsed: one that fills a request takes seconds."""
 _SCHEMA_KEYWORDS: Final = (
     "items", "additionalProperties", "additionalItems", "contains", "propertyNames", "not", "if", "then", "else",
     "unevaluatedItems", "unevaluatedProperties",
 )  # fmt: skip
 _MAP_KEYWORDS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _LIST_KEYWORDS: Final = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
-_DEFINITIONS: Final = ("$defs", "definitions")
+_NO_DEFINITION: Final = "reference can only point to definitions defined at the top level of the schema."
 
 
 class GivenSchema(Struct, frozen=True):
@@ -61,12 +63,20 @@ def _context(node: _Node) -> str:
 
 def check_schemas(given: Iterable[GivenSchema]) -> Iterator[None]:
     """`ApiError` 400 for a schema that OpenAI refuses. Yields after every thousand nodes: schemas may be large."""
-    for count, (schema, node) in enumerate(((one, node) for one in given for node in _nodes(one.schema)), 1):
-        problem = _ref_problem(node.schema, schema) or (_strict_problem(node.schema) if schema.strict else None)
-        if problem is not None:
-            raise _refused(schema, node, problem)
-        if count % _STEP == 0:
-            yield
+    work = 0
+    for schema in given:
+        if schema.strict and (kind := schema.schema.get("type")) != "object":
+            got = _shortened(kind if isinstance(kind, str) else str(kind))
+            problem = f"""schema must be a JSON Schema of 'type: "object"', got 'type: "{got}"'."""
+            raise _refused(schema, problem)
+        for node in _nodes(schema.schema):
+            problem = _ref_problem(node.schema, schema) or (_strict_problem(node.schema) if schema.strict else None)
+            if problem is not None:
+                raise _refused(schema, f"In context={_context(node)}, {problem}")
+            work += _work(node.schema)
+            if work >= _STEP:
+                work = 0
+                yield
 
 
 def _nodes(schema: Schema) -> Iterator[_Node]:
@@ -81,9 +91,14 @@ def _nodes(schema: Schema) -> Iterator[_Node]:
             pending.append(_inner_schemas(node))
 
 
-def _refused(given: GivenSchema, node: _Node, problem: str) -> ApiError:
-    message = f"Invalid schema for {given.name}: In context={_context(node)}, {problem}"
-    return invalid(message, param=given.param, code=given.code)
+def _refused(given: GivenSchema, problem: str) -> ApiError:
+    return invalid(f"Invalid schema for {given.name}: {problem}", param=given.param, code=given.code)
+
+
+def _work(schema: Schema) -> int:
+    """What a node costs. A `$ref` may have many keys, so a long one costs as much as many nodes."""
+    ref = schema.get("$ref")
+    return 1 + len(ref) // 64 if isinstance(ref, str) else 1
 
 
 def _inner_schemas(node: _Node) -> Iterator[_Node]:
@@ -105,15 +120,22 @@ def _inner_values(schema: Schema) -> Iterator[tuple[tuple[str, ...], object]]:
 
 
 def _ref_problem(schema: Schema, given: GivenSchema) -> str | None:
-    ref = schema.get("$ref")
-    if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
+    if "$ref" not in schema:
         return None
-    keys = [unquote(key).replace("~1", "/").replace("~0", "~") for key in ref.split("/")[1:]]
-    if not _has_target(given.schema, keys):
+    ref = schema["$ref"]
+    if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
+        return _NO_DEFINITION if given.strict else None
+    if len(ref) > _MAX_REF_CHARS or not _has_target(given.schema, keys := _keys(ref)):
         return f"reference to component '{_shortened(ref)}' which was not found in the schema."
-    if given.strict and keys and keys[0] not in _DEFINITIONS:
-        return "reference can only point to definitions defined at the top level of the schema."
-    return None
+    match keys:
+        case [] | ["$defs" | "definitions", _]:
+            return None
+        case _:
+            return _NO_DEFINITION if given.strict else None
+
+
+def _keys(ref: str) -> list[str]:
+    return [unquote(key).replace("~1", "/").replace("~0", "~") for key in ref.split("/")[1:]]
 
 
 def _has_target(root: Schema, keys: list[str]) -> bool:

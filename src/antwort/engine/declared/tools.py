@@ -55,6 +55,11 @@ class DeclaredTool:
         return self.namespace and self.namespace.name, kind, tool_name(self.tool)
 
     @property
+    def is_given(self) -> bool:
+        """Whether the request itself declares it."""
+        return self.param.endswith("]")
+
+    @property
     def is_deferred(self) -> bool:
         is_deferred = isinstance(self.tool, (FunctionTool, CustomTool)) and bool(self.tool.defer_loading)
         return is_deferred and not self.is_found
@@ -77,11 +82,9 @@ def declared_tools(
     request: CreateResponse, before: Sequence[Item], given: Sequence[Item], start: int = 0
 ) -> list[DeclaredTool]:
     """All tools of a request, each once. The visible history is `before` and its own items from `start` on."""
-    source = "input" if request.conversation is None else "conversation"
-    source = source if request.previous_response_id is None else "previous_response_id"
     found = {tool.key: tool for tool in declare(request.tools or ())}
     for item in before:
-        found |= {tool.key: replace(tool, param=source) for tool in _brought_by(item, "")}
+        found |= {tool.key: replace(tool, param=request.history_param) for tool in _brought_by(item, "")}
     for index, item in enumerate(given[start:], start):
         found |= {tool.key: tool for tool in _brought_by(item, f"input[{index}].tools")}
     if len(found) > MAX_TOOLS:

@@ -13,6 +13,7 @@ from antwort.api.ids import new_id
 from antwort.api.items import Raw, with_status
 from antwort.api.objects import ConversationObject, Deleted, ItemPage
 from antwort.api.requests import AddItems, CreateConversation, UpdateConversation, item_schemas, read_items
+from antwort.api.validation.ids import check_each_once
 from antwort.engine.attachments import check_files
 from antwort.engine.compaction.opening import TenantSealer, check_items
 from antwort.engine.context import check_in_steps, normalize_items
@@ -106,6 +107,7 @@ async def _parse_items(request: Request, raw: list[Raw]) -> list[Raw]:
     reads_foreign = any(models.find(name).compaction is not None for name in models.names())
     read = read_items(raw, "items", services.engine.tool_types)
     await check_in_steps(item_schemas(read, "items"))
+    check_each_once(read, "items")
     check_items(read, TenantSealer(services.engine.sealer, owner.tenant), "items", reads_foreign=reads_foreign)
     parsed = await normalize_items(read, owner, store, "items")
     await check_files(parsed, owner, store, "items")

@@ -59,7 +59,8 @@ class ChatDialect(Struct, frozen=True, kw_only=True):
 
 
 def to_messages(items: Sequence[Item], instructions: str | None, dialect: ChatDialect) -> list[ChatMessage]:
-    """The messages of a history, instructions first."""
+    """The messages of a history, instructions first. Stored items that could not be parsed are left out."""
+    items = [item for item in items if item.known is not None]
     writer = _MessageBuilder(dialect, items)
     if instructions:
         writer.add_message("developer", instructions)

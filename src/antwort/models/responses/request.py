@@ -47,8 +47,10 @@ def to_compact_body(request: ModelRequest, *, model: str, reasoning: ReplayReaso
 
 
 def to_input(items: Sequence[Item], reasoning: ReplayReasoning) -> Iterator[Raw]:
-    """The history in items that the upstream understands. Stored items of unknown types are left out."""
+    """The history in items that the upstream understands. Stored items that could not be parsed are left out."""
     for item in items:
+        if item.known is None:
+            continue
         if item.type in _FORWARDED_TYPES:
             fields = {name: value for name, value in item.raw.items() if name not in _LOCAL_FIELDS}
             yield {"type": item.type, **{name: _without_file_ids(value) for name, value in fields.items()}}

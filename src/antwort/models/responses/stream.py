@@ -277,7 +277,7 @@ def check_item(item: object) -> Raw:
         raise upstream_errors.malformed_answer()
     raw = cast("Raw", item)
     try:
-        read = items.read(raw)
+        read = items.parse(raw)
     except msgspec.ValidationError as error:
         raise upstream_errors.malformed_answer() from error
     if read.type == "compaction" and not isinstance(read.id, str):  # its encrypted content is bound to the id

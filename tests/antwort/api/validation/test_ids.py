@@ -29,7 +29,7 @@ def test_an_id_has_a_prefix_without_its_underscore():
     "value, code",
     [
         ("rs_1", "invalid_value"),
-        ("", "invalid_value"),
+        ("", "empty_string"),
         ("msg_1\n", "invalid_value"),
         ("msg_ü", "invalid_value"),
         ("msg_" + "x" * 61, "string_above_max_length"),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from antwort.api.errors import ApiError
+from antwort.api.validation import schemas
 from antwort.api.validation.schemas import GivenSchema, check_schemas
 
 REQUIRED = "'required' is required to be supplied and to be an array including every key in properties."
@@ -39,21 +40,46 @@ TREE = {
 }
 
 
-@pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize(
     "schema",
-    [
-        TREE,
-        {},
-        {"type": "string"},
-        {**STRICT, "properties": {}},
-        STRICT,
-        {"$ref": "https://json-schema.org/draft/2020-12/schema"},
-        {"$ref": 3, "properties": 3, "required": 3, "anyOf": {}, "items": [3], **STRICT},
-    ],
+    [TREE, {**STRICT, "properties": {}}, STRICT, {"properties": 3, "required": 3, "anyOf": {}, "items": [3], **STRICT}],
 )
-def test_valid_schemas(schema, strict):
-    check(schema, strict=strict)
+def test_valid_strict_schemas(schema):
+    check(schema, strict=True)
+    check(schema)
+
+
+@pytest.mark.parametrize("kind", [{}, {"type": "string"}, {"type": ["object", "null"]}, {"$ref": "#"}])
+def test_a_strict_schema_is_of_type_object(kind):
+    got = kind.get("type")
+    expected = f"""schema must be a JSON Schema of 'type: "object"', got 'type: "{got}"'."""
+
+    assert refusal(kind, strict=True) == f"Invalid schema for function 'f': {expected}"
+    check(kind)
+
+
+@pytest.mark.parametrize("ref", ["#foo", "Foo", "https://x.example/y", 5, None, "#/$defs", "#/$defs/A/items"])
+def test_references_of_strict_schemas_are_definitions(ref):
+    schema = {**STRICT, "properties": {"a": {"$ref": ref}}, "required": ["a"], "$defs": {"A": {"items": {}}}}
+    expected = "reference can only point to definitions defined at the top level of the schema."
+
+    assert refusal(schema, strict=True) == f"('properties', 'a'), {expected}"
+    check(schema)
+
+
+def test_a_long_reference_is_not_parsed(monkeypatch):
+    parsed: list[str] = []
+    monkeypatch.setattr(schemas, "unquote", lambda key: parsed.append(key) or key)
+
+    assert "was not found in the schema." in refusal({"$ref": "#/" + "%41/" * 10_000})
+    assert parsed == []
+    given = GivenSchema({"$defs": {"a": {}}}, "function 'f'", "p", "invalid_value", strict=False)
+    given.schema["properties"] = {str(n): {"$ref": "#/$defs/a" + "/$defs/a" * 400} for n in range(1000)}
+    inner = given.schema["$defs"]["a"]
+    for _ in range(400):
+        inner["$defs"] = {"a": {}}
+        inner = inner["$defs"]["a"]
+    assert len(list(check_schemas([given]))) > 40
 
 
 @pytest.mark.parametrize(
@@ -77,8 +103,8 @@ def test_a_reference_without_target(schema, path, target):
     [
         ({"type": "object"}, "(), 'additionalProperties' is required to be supplied and to be false."),
         (
-            {"type": ["object", "null"], "additionalProperties": True},
-            "(), 'additionalProperties' is required to be supplied and to be false.",
+            {**STRICT, "properties": {"a": {"type": ["object", "null"]}}, "required": ["a"]},
+            "('properties', 'a'), 'additionalProperties' is required to be supplied and to be false.",
         ),
         (
             {**STRICT, "properties": {"a": {"properties": {}}}, "required": ["a"]},
