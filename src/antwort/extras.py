@@ -19,7 +19,10 @@ class Command(NamedTuple):
 
 COMMANDS: Final = {
     "doctor": Command("antwort.http.cli", "server"),
+    "export": Command("antwort.storage.cli", "server"),
+    "import": Command("antwort.storage.cli", "server"),
     "keys": Command("antwort.http.cli", "server"),
+    "migrate": Command("antwort.storage.cli", "server"),
     "model": Command("antwort.models.embedded.cli", "model"),
     "sandbox": Command("antwort.sandbox.cli", "sandbox"),
     "serve": Command("antwort.http.cli", "server"),

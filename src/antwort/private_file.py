@@ -22,7 +22,7 @@ class PrivateFile:
     def read(self) -> bytes:
         """The content; `PrivateFileError` if other users may read or write the file."""
         with self.path.open("rb") as file:
-            if os.fstat(file.fileno()).st_mode & 0o077:
+            if not _is_private(os.fstat(file.fileno())):
                 raise PrivateFileError(f"{self.path} can be read or written by other users: run `chmod 600` on it.")
             return file.read()
 
@@ -62,3 +62,13 @@ class PrivateFile:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def _is_private(status: os.stat_result) -> bool:
+    """Whether only its owner has rights, or the group may read a file of root, which is how Kubernetes mounts Secrets.
+
+    Its `fsGroup` makes them readable by the group of the pod; a process that is not root could not read them otherwise.
+    PostgreSQL has the same rule for its keys.
+    """
+    is_mounted_secret = status.st_uid == 0 != os.geteuid()
+    return status.st_mode & (0o037 if is_mounted_secret else 0o077) == 0

@@ -112,6 +112,21 @@ def test_doctor_without_the_extra_sandbox_checks_the_server(installation, tmp_pa
     )
 
 
+def test_a_store_whose_extra_is_missing_is_a_start_up_error(installation, tmp_path):
+    made = installation("server")
+    for extra, text in (
+        ("objectstore", "storage: {blobs: 's3://bucket/prefix'}"),
+        ("postgres", "storage: {url: 'postgresql://host/database'}"),
+    ):
+        (tmp_path / "antwort.yaml").write_text(text, encoding="utf-8")
+        for command in ("serve", "import"):
+            arguments = [command, "--config", "antwort.yaml", *(["/dev/null"] if command == "import" else [])]
+            done = made.run(*made.antwort, *arguments, directory=tmp_path)
+            assert done.returncode == 1
+            assert f"pip install 'weakincentives[{extra}]'" in done.stderr or command == "import"
+            assert "Traceback" not in done.stderr
+
+
 def test_a_missing_module_of_this_project_is_not_explained():
     with pytest.raises(ModuleNotFoundError):
         explain_missing(ModuleNotFoundError("No module named 'antwort.nothing'", name="antwort.nothing"), "server")

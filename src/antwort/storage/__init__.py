@@ -7,7 +7,7 @@ has the conformance tests for every implementation of `Store`.
 from __future__ import annotations
 
 from antwort.storage.errors import UnusableStore
-from antwort.storage.factory import inspect_store, open_store
+from antwort.storage.factory import display_url, inspect_store, open_store
 from antwort.storage.sqlite.store import SqliteStore
 
-__all__ = ["SqliteStore", "UnusableStore", "inspect_store", "open_store"]
+__all__ = ["SqliteStore", "UnusableStore", "display_url", "inspect_store", "open_store"]

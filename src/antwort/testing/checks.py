@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -23,3 +24,12 @@ def not_none(value: T | None) -> T:
     if value is None:
         raise AssertionError("got None, expected a value")
     return value
+
+
+async def check_raises(expected: type[Exception], call: Callable[[], Awaitable[object]]) -> None:
+    """Assert that a call raises an exception of this type."""
+    try:
+        result = await call()
+    except expected:
+        return
+    raise AssertionError(f"got {result!r}, expected {expected.__name__}")

@@ -1,4 +1,4 @@
-"""SQLite database for asyncio: one writer thread, a pool of reader threads, and statements scoped to one tenant.
+"""SQLite database for asyncio: one writer thread and a pool of reader threads.
 
 WAL mode, so that readers and the writer do not block each other. `synchronous` is FULL: with NORMAL a power failure
 may lose the last commits, and the store promises that visible data is durable. The price is one fsync per commit,
@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import local
-from typing import Any, TypeVar
+from typing import TypeVar
+
+import msgspec
 
 from antwort.engine.stores import Owner, StoreFault
-from antwort.storage.errors import UnusableStore, translate_errors
-from antwort.storage.sqlite.writer import Change, OnDone, WriterThread
+from antwort.storage.errors import UnusableStore
+from antwort.storage.sql.database import OnDone
+from antwort.storage.sql.rows import Dialect, Rows, TenantRows
+from antwort.storage.sqlite.errors import translate_errors
+from antwort.storage.sqlite.migrations import check_writable
+from antwort.storage.sqlite.writer import WriterThread
 
 T = TypeVar("T")
 
@@ -25,49 +31,21 @@ READER_THREADS = 4
 _WAL_SIZE_LIMIT = 64 * 1024 * 1024  # a larger WAL is truncated to this after a checkpoint
 
 
-class TenantRows:
-    """A connection scoped to one tenant: all statements on behalf of a caller run through it.
-
-    It binds the tenant, and rejects a statement without a `:tenant` parameter.
-    """
-
-    def __init__(self, connection: sqlite3.Connection, owner: Owner) -> None:
-        self._connection = connection
-        self._owner = owner
-
-    def execute(self, sql: str, **values: object) -> sqlite3.Cursor:
-        """Execute a statement with `:tenant` and `:key_id` bound to the owner."""
-        return self._connection.execute(_require_tenant(sql), self._bind(values))
-
-    def executemany(self, sql: str, values: Iterable[Mapping[str, object]]) -> None:
-        """Execute a statement once for each mapping of values."""
-        self._connection.executemany(_require_tenant(sql), map(self._bind, values))
-
-    def fetchone(self, sql: str, **values: object) -> tuple[Any, ...] | None:
-        """The first row, or None."""
-        return self.execute(sql, **values).fetchone()
-
-    def key(self, table: str, identifier: str) -> int | None:
-        """The integer key of the row with this id; `table` is a constant."""
-        found = self.fetchone(f"SELECT key FROM {table} WHERE tenant = :tenant AND id = :id", id=identifier)  # noqa: S608 - a constant table
-        return None if found is None else int(found[0])
-
-    def delete(self, table: str, identifier: str) -> bool:
-        """Delete the row with this id, and with it the rows that refer to it; whether it existed."""
-        return self.execute(f"DELETE FROM {table} WHERE tenant = :tenant AND id = :id", id=identifier).rowcount > 0  # noqa: S608 - a constant table
-
-    def _bind(self, values: Mapping[str, object]) -> dict[str, object]:
-        return {**values, "tenant": self._owner.tenant, "key_id": self._owner.key_id}
+DIALECT = Dialect(
+    row_lock="",
+    skip_locked="",
+    live_replicas="SELECT NULL WHERE FALSE",
+    tenant_lock="",
+    members="IN (SELECT value FROM json_each(:{}))",
+    as_list=lambda values: msgspec.json.encode(list(values)).decode(),
+    execute=lambda connection, sql, values: connection.execute(sql, values),
+    executemany=lambda connection, sql, values: connection.executemany(sql, values),
+)
+"""SQLite has one writer at a time, so that changes need no locks, and one server process at a time."""
 
 
-def _require_tenant(sql: str) -> str:
-    if ":tenant" not in sql:
-        raise AssertionError(f"a statement needs a :tenant parameter: {sql}")
-    return sql
-
-
-class Database:
-    """An open database file. Opening and closing block on the disk."""
+class SqliteDatabase:
+    """A `Database`: an open SQLite file. Opening and closing block on the disk."""
 
     def __init__(self, path: Path, *, lock_timeout: float) -> None:
         self._path = path
@@ -80,21 +58,25 @@ class Database:
 
     async def write(self, owner: Owner, change: Callable[[TenantRows], T], on_done: OnDone = lambda _: None) -> T:
         """Run a change of the owner's rows; durable when this returns. `on_done` is always called with the outcome."""
-        return await self._writer.write(lambda connection: change(TenantRows(connection, owner)), on_done)
+        return await self._writer.write(lambda connection: change(TenantRows(connection, DIALECT, owner)), on_done)
 
-    async def write_all_tenants(self, change: Change[T], on_done: OnDone = lambda _: None) -> T:
+    async def write_all_tenants(self, change: Callable[[Rows], T], on_done: OnDone = lambda _: None) -> T:
         """Run a change across all tenants, for maintenance by the server itself."""
-        return await self._writer.write(change, on_done)
+        return await self._writer.write(lambda connection: change(Rows(connection, DIALECT)), on_done)
 
     async def read(self, owner: Owner, query: Callable[[TenantRows], T]) -> T:
         """Run a query on the owner's rows, in one snapshot."""
-        return await self.read_all_tenants(lambda connection: query(TenantRows(connection, owner)))
+        return await self.read_all_tenants(lambda rows: query(rows.of(owner)))
 
-    async def read_all_tenants(self, query: Callable[[sqlite3.Connection], T]) -> T:
+    async def read_all_tenants(self, query: Callable[[Rows], T]) -> T:
         """Run a query across all tenants, for maintenance by the server itself."""
         if self._closed:
             raise StoreFault("The store is closed.")
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._run_query, query)
+
+    async def check_writable(self) -> None:
+        """Write to the file without a change of its content."""
+        await self._writer.write(check_writable)
 
     def close(self) -> None:
         """Wait for running operations and close all connections."""
@@ -104,12 +86,12 @@ class Database:
             connection.close()
         self._writer.close()  # last, so that SQLite checkpoints the WAL into the database
 
-    def _run_query(self, query: Callable[[sqlite3.Connection], T]) -> T:
+    def _run_query(self, query: Callable[[Rows], T]) -> T:
         with translate_errors():
             connection = self._reader_connection()
             connection.execute("BEGIN")
             try:
-                return query(connection)
+                return query(Rows(connection, DIALECT))
             finally:
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")

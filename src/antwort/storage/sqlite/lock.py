@@ -1,4 +1,6 @@
-"""Lock of a store (flock): one server process per store. The kernel releases it when the process ends in any way.
+"""Lock of a store (flock): one process per SQLite database and blob directory.
+
+The kernel releases it when the process ends in any way.
 
 Without it, two servers on one store would each recover the other's running responses as if its process had died, and
 delete the other's unfinished uploads as orphans.
@@ -19,11 +21,12 @@ _MAX_PID_LENGTH = 32
 class StoreLock:
     """Acquired by the constructor, which blocks on the disk, and held until `release`."""
 
-    def __init__(self, database: Path, blobs: Path) -> None:
+    def __init__(self, database: Path, blobs: Path | None = None) -> None:
         self._fds: list[int] = []
         try:
             self._acquire(lock_file(database), database, "storage.url")
-            self._acquire(blobs, blobs, "storage.blobs")
+            if blobs is not None:
+                self._acquire(blobs, blobs, "storage.blobs")
         except BaseException:
             self.release()
             raise

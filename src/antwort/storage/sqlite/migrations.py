@@ -140,15 +140,56 @@ _CONTAINERS = (
     "CREATE INDEX container_files_in_order ON container_files (container, key)",
 )
 
-MIGRATIONS: tuple[Sequence[str], ...] = ((*_RESPONSES, *_CONVERSATIONS, *_FILES), _CONTAINERS)
+_CHECKPOINTS = (
+    # Each step has only what changed since the step before it, so that a long response costs no more per step.
+    """
+    CREATE TABLE checkpoint_steps (
+        tenant TEXT NOT NULL,
+        response INTEGER NOT NULL REFERENCES responses (key) ON DELETE CASCADE,
+        number INTEGER NOT NULL,
+        sequence INTEGER NOT NULL, -- the last event that the step includes
+        body BLOB NOT NULL,
+        PRIMARY KEY (response, number)
+    ) WITHOUT ROWID
+    """,
+)
+
+_REPLICAS = (
+    # The process that works on it. It differs from the current one after a restart: `storage.sql.replicas`.
+    "ALTER TABLE responses ADD COLUMN replica TEXT",
+    "ALTER TABLE responses ADD COLUMN cancel_requested INTEGER NOT NULL DEFAULT FALSE",
+    "ALTER TABLE containers ADD COLUMN replica TEXT",
+)
+
+_CONTAINERS_OF_REPLICAS = (
+    "ALTER TABLE containers ADD COLUMN used_by TEXT",
+    # The bytes of an upload in progress, which count towards the quota.
+    "ALTER TABLE containers ADD COLUMN uploading INTEGER NOT NULL DEFAULT 0",
+    "CREATE INDEX containers_with_sandboxes ON containers (replica) WHERE sandbox IS NOT NULL",
+)
+
+_IDENTITY = (
+    "CREATE TABLE store_identity (id TEXT NOT NULL)",
+    "INSERT INTO store_identity (id) VALUES (lower(hex(randomblob(16))))",
+)
+
+MIGRATIONS: tuple[Sequence[str], ...] = (
+    (*_RESPONSES, *_CONVERSATIONS, *_FILES),
+    _CONTAINERS,
+    _CHECKPOINTS,
+    _REPLICAS,
+    _CONTAINERS_OF_REPLICAS,
+    _IDENTITY,
+)
 """The statements of each step. The first step creates version 1 in an empty file."""
 
 
-def migrate(connection: sqlite3.Connection, steps: Sequence[Sequence[str]] = MIGRATIONS) -> None:
-    """Migrate a database to the newest version; `UnusableStore` if it is newer, or of another program."""
-    check_compatible(connection, len(steps))
+def migrate(connection: sqlite3.Connection, steps: Sequence[Sequence[str]] = MIGRATIONS) -> int:
+    """Run the missing steps; returns the version before. `UnusableStore` if it is newer, or of another program."""
+    before = check_compatible(connection, len(steps))
     while _migrate_once(connection, steps):
         pass
+    return before
 
 
 def _migrate_once(connection: sqlite3.Connection, steps: Sequence[Sequence[str]]) -> bool:
@@ -169,8 +210,8 @@ def _migrate_once(connection: sqlite3.Connection, steps: Sequence[Sequence[str]]
     return version + 1 < len(steps)
 
 
-def check_compatible(connection: sqlite3.Connection, newest: int = len(MIGRATIONS)) -> None:
-    """Raise `UnusableStore` for a database of another program or of a newer version. Changes nothing."""
+def check_compatible(connection: sqlite3.Connection, newest: int = len(MIGRATIONS)) -> int:
+    """The version, 0 for an empty file; `UnusableStore` if this antwort cannot use it. Changes nothing."""
     version, application = _pragma(connection, "user_version"), _pragma(connection, "application_id")
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if application != APPLICATION_ID and (application or version or tables):
@@ -180,6 +221,7 @@ def check_compatible(connection: sqlite3.Connection, newest: int = len(MIGRATION
             f"This database has version {version}, and this antwort supports versions up to {newest}. "
             "Install the version that wrote it, or a newer one; or set `storage.url` to another file."
         )
+    return version
 
 
 def check_writable(connection: sqlite3.Connection) -> None:

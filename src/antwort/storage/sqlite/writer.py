@@ -17,11 +17,11 @@ from threading import Thread
 from typing import Any, TypeAlias, TypeVar
 
 from antwort.engine.stores import StoreFault
-from antwort.storage.errors import translate_error
+from antwort.storage.sql.database import OnDone
+from antwort.storage.sqlite.errors import translate_error
 
 T = TypeVar("T")
 Change: TypeAlias = Callable[[sqlite3.Connection], T]
-OnDone: TypeAlias = Callable[[bool], None]
 
 MAX_GROUP_SIZE = 256
 """Bounds how long the first change of a group waits for the last."""

@@ -10,6 +10,8 @@ pytest with anyio's plugin collects them from a subclass that opens the store un
         async def open(self, directory):
             return await MyStore.open(directory / "my.db")
 
+A store that several processes may open at a time, one with `Store.replicas`, inherits from `ReplicaConformance` too.
+
 `directory` is pytest's `tmp_path`, new for each test. Opening the same directory again must open the same store with
 all its data; another directory is another store. Assertions are plain `AssertionError`s with both values in the
 message.
@@ -20,12 +22,14 @@ from __future__ import annotations
 from antwort.testing.store.containers import ContainerConformance
 from antwort.testing.store.conversations import ConversationConformance
 from antwort.testing.store.files import FileConformance
+from antwort.testing.store.replicas import ReplicaConformance
 from antwort.testing.store.responses import ResponseConformance
 
 __all__ = [
     "ContainerConformance",
     "ConversationConformance",
     "FileConformance",
+    "ReplicaConformance",
     "ResponseConformance",
     "StoreConformance",
 ]

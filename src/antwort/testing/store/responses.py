@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from antwort.api.responses import Conversation, Response, Usage
-from antwort.engine.stores import MAX_EVENT_READ_BYTES, ConversationRecord, PageQuery, Store, StoredResponse
-from antwort.testing.checks import check, check_equal, not_none
+from antwort.engine.stores import (
+    MAX_EVENT_READ_BYTES,
+    ConversationRecord,
+    PageQuery,
+    ResponseTakenOver,
+    Store,
+    StoredResponse,
+    StoredStep,
+)
+from antwort.testing.checks import check, check_equal, check_raises, not_none
 from antwort.testing.store.base import OTHER_KEY, OTHER_TENANT, OWNER, Conformance, message
 from antwort.testing.store.paging import LISTED_IDS, check_pages, check_unknown_cursor
 
@@ -141,7 +151,8 @@ class ResponseConformance(Conformance):
 
     async def test_a_long_history(self, store: Store) -> None:
         begun = [new_response(f"{n}", message(f"in_{n}"), previous_response_id=f"{n - 1}") for n in range(CHAIN_LENGTH)]
-        await asyncio.gather(*(store.begin_response(OWNER, stored) for stored in begun))
+        for stored in begun:  # as clients do: a chain continues a response that is stored
+            await store.begin_response(OWNER, stored)
         check_equal(await history_ids(store, f"{CHAIN_LENGTH - 1}"), [f"in_{n}" for n in range(CHAIN_LENGTH)])
 
     async def test_a_response_that_refers_to_itself_has_a_finite_history(self, store: Store) -> None:
@@ -235,20 +246,161 @@ class ResponseConformance(Conformance):
         await store.finish_response(OWNER, completed(new_response("resp_0")), events=[(0, b"no response")])
         check_equal(await store.read_events(OWNER, "resp_0", -1), [])
 
+    async def test_an_end_does_not_replace_another_one(self, store: Store) -> None:
+        stored = new_response("resp_1", status="in_progress", background=True)
+        await store.begin_response(OWNER, stored)
+        cancelled = msgspec.structs.replace(stored.response, status="cancelled")
+        await store.finish_response(OWNER, cancelled, events=[(0, b"cancelled")])
+        await store.finish_response(OWNER, completed(stored, message("msg_1")), events=[(0, b"late"), (1, b"later")])
+        await store.finish_response(OWNER, stored.response)
+        check_equal(not_none(await store.get_response(OWNER, "resp_1")).response, cancelled)
+        check_equal(await store.read_events(OWNER, "resp_1", -1), [(0, b"cancelled")])
+
+    # ── Checkpoints ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_steps_are_stored_with_events_and_read_in_order(self, store: Store) -> None:
+        await store.begin_response(OWNER, new_response("resp_1", background=True))
+        steps = [StoredStep(number, 2 * number, f"step {number} \0\xff".encode()) for number in range(3)]
+        await store.append_events(OWNER, "resp_1", [(0, b"zero")], steps[:1])
+        await store.append_events(OWNER, "resp_1", [], steps[1:])
+        for _ in range(2):  # the second write changes nothing
+            await store.append_events(OWNER, "resp_1", [(1, b"one")], steps[2:])
+            check_equal(await store.read_steps(OWNER, "resp_1"), steps)
+        check_equal(await store.read_events(OWNER, "resp_1", -1), [(0, b"zero"), (1, b"one")])
+        check_equal(await store.read_steps(OWNER, "unknown"), [])
+        check_equal(await store.read_steps(OTHER_TENANT, "resp_1"), [])
+        await store.append_events(OTHER_TENANT, "resp_1", [], [StoredStep(0, 0, b"forged")])
+        check_equal(await store.read_steps(OWNER, "resp_1"), steps)
+
+    async def test_the_end_of_a_response_deletes_its_steps(self, store: Store) -> None:
+        for ends in ("ended", "deleted", "begun again"):
+            stored = new_response(ends, status="queued", background=True)
+            await store.begin_response(OWNER, stored)
+            await store.append_events(OWNER, ends, [], [StoredStep(0, 2, b"{}")])
+            begun = msgspec.structs.replace(stored.response, status="in_progress")
+            await store.finish_response(OWNER, begun)
+            check_equal(len(await store.read_steps(OWNER, ends)), 1)
+            if ends == "ended":
+                await store.finish_response(OWNER, completed(stored))
+            elif ends == "deleted":
+                await store.delete_response(OWNER, ends)
+            else:
+                await store.begin_response(OWNER, stored)
+            check_equal(await store.read_steps(OWNER, ends), [])
+
+    async def test_resuming_a_response_deletes_events_and_keeps_numbers_growing(self, tmp_path: Path) -> None:
+        stored = new_response("resp_1", message("msg_1"), status="queued", background=True)
+        begun = msgspec.structs.replace(stored.response, status="in_progress")
+        steps = [StoredStep(0, 1, b"{}")]
+        async with self.opened_store(tmp_path) as store:
+            await store.begin_response(OWNER, stored)
+            await store.append_events(OWNER, "resp_1", [(n, b"%d" % n) for n in range(5)], steps)
+        async with self.opened_store(tmp_path) as store:
+            check_equal(len(await store.claim_responses(10)), 1)
+            resumed = msgspec.structs.replace(stored, response=begun, resumed=1)
+            for _ in range(2):  # the second time as after a commit whose outcome was not known
+                check_equal(await store.resume_response(OWNER, resumed, after=1), 5)
+            check_equal(await store.read_events(OWNER, "resp_1", -1), [(0, b"0"), (1, b"1")])
+            check_equal(await store.read_steps(OWNER, "resp_1"), steps)
+        async with self.opened_store(tmp_path) as store:  # stopped again, before an event was stored
+            [(_, again, _)] = await store.claim_responses(10)
+            check_equal(again, msgspec.structs.replace(resumed, first_sequence=5))
+            check_equal(await store.resume_response(OWNER, again), 5)
+            await store.append_events(OWNER, "resp_1", [(5, b"5"), (6, b"6")])
+            check_equal(await store.resume_response(OWNER, again), 7)
+            numbers = [number for number, _ in await store.read_events(OWNER, "resp_1", -1)]
+            check_equal(numbers, [0, 1, 5, 6])
+
+    async def test_another_tenant_cannot_resume_a_response(self, store: Store) -> None:
+        stored = new_response("resp_1", status="queued", background=True)
+        await store.begin_response(OWNER, stored)
+        await store.append_events(OWNER, "resp_1", [(0, b"zero")])
+        forged = msgspec.structs.replace(stored, resumed=9)
+        await check_raises(ResponseTakenOver, lambda: store.resume_response(OTHER_TENANT, forged, after=-1))
+        check_equal(await store.get_response(OWNER, "resp_1"), stored)
+        check_equal(await store.read_events(OWNER, "resp_1", -1), [(0, b"zero")])
+
+    async def test_a_response_that_has_ended_or_was_deleted_is_not_resumed(self, store: Store) -> None:
+        for ends in ("ended", "deleted"):
+            stored = new_response(ends, status="in_progress", background=True)
+            await store.begin_response(OWNER, stored)
+            ended = msgspec.structs.replace(stored.response, status="cancelled")
+            await store.finish_response(OWNER, ended, events=[(0, b"zero")])
+            if ends == "deleted":
+                await store.delete_response(OWNER, ends)
+            found = await store.get_response(OWNER, ends)
+            await check_raises(ResponseTakenOver, partial(store.resume_response, OWNER, stored, after=-1))
+            check_equal(await store.get_response(OWNER, ends), found)
+            check_equal(len(await store.read_events(OWNER, ends, -1)), ends == "ended")
+
     # ── After a restart ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def test_unfinished_responses_are_listed_with_their_owner(self, tmp_path: Path) -> None:
+    async def test_a_reopened_store_claims_what_is_unfinished_with_its_owner(self, tmp_path: Path) -> None:
         queued = new_response("resp_1", message("msg_1"), status="queued", background=True)
         begun = new_response("resp_2")
         async with self.opened_store(tmp_path) as store:
             await write_response(store, "ended")
             await store.begin_response(OTHER_KEY, queued)
             await store.begin_response(OTHER_TENANT, begun)
+            check(await store.is_unfinished(OWNER, "resp_1"), "it is queued")
+            check(not await store.is_unfinished(OWNER, "resp_2"), "it is another tenant's")
+            check_equal(await store.claim_responses(10), [])
         async with self.opened_store(tmp_path) as store:
-            check_equal(await store.unfinished_responses(), [(OTHER_KEY, queued), (OTHER_TENANT, begun)])
-            for owner, stored in await store.unfinished_responses():
+            check_equal(await store.claim_responses(1, ["resp_2"]), [(OTHER_KEY, queued, False)])
+            check_equal(await store.claim_responses(10, ["resp_1", "resp_2"]), [])
+            check_equal(await store.claim_responses(10), [(OTHER_TENANT, begun, False)])
+            check_equal(await store.claim_responses(10), [])
+            await store.begin_response(OTHER_KEY, queued)
+            for owner, stored in ((OTHER_KEY, queued), (OTHER_TENANT, begun)):
                 await store.finish_response(owner, completed(stored))
-            check_equal(await store.unfinished_responses(), [])
+                check(not await store.is_unfinished(owner, stored.response.id), "it is completed")
+        async with self.opened_store(tmp_path) as store:
+            check_equal(await store.claim_responses(10), [])
+
+    async def test_only_the_process_that_began_or_claimed_a_response_can_write_to_it(self, tmp_path: Path) -> None:
+        stored = new_response("resp_1", background=True)
+        async with self.opened_store(tmp_path) as store:
+            first = store.replica_id
+            await store.begin_response(OWNER, stored)
+            await store.append_events(OWNER, "resp_1", [(0, b"zero")])
+        async with self.opened_store(tmp_path) as store:
+            check(store.replica_id != first, "each process has its own id")
+            for write in (
+                lambda: store.begin_response(OWNER, stored),
+                lambda: store.append_events(OWNER, "resp_1", [(1, b"one")]),
+                lambda: store.finish_response(OWNER, completed(stored), events=[(1, b"one")]),
+            ):
+                await check_raises(ResponseTakenOver, write)
+            check_equal(await store.get_response(OWNER, "resp_1"), stored)
+            check_equal(await store.read_events(OWNER, "resp_1", -1), [(0, b"zero")])
+            await store.claim_responses(10)
+            await store.append_events(OWNER, "resp_1", [(1, b"one")])
+            await store.finish_response(OWNER, completed(stored))
+
+    async def test_a_replica_id_is_a_label_of_kubernetes(self, store: Store) -> None:
+        check(re.fullmatch(r"rep_[a-z0-9]{8,59}", store.replica_id) is not None, store.replica_id)
+
+    # ── Cancelling ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_a_request_to_cancel_reaches_the_process_of_the_response(self, tmp_path: Path) -> None:
+        stored = new_response("resp_1", background=True)
+        async with self.opened_store(tmp_path) as store:
+            await store.begin_response(OWNER, stored)
+            await store.begin_response(OWNER, new_response("resp_2"))
+            check_equal(await store.own_unfinished(), {"resp_1": False, "resp_2": False})
+            check_equal(await store.request_cancel(OTHER_TENANT, "resp_1"), None)
+            check_equal(await store.request_cancel(OWNER, "unknown"), None)
+            for _ in range(2):
+                check_equal(await store.request_cancel(OTHER_KEY, "resp_1"), store.replica_id)
+                check_equal(await store.own_unfinished(), {"resp_1": True, "resp_2": False})
+            await store.finish_response(OWNER, completed(new_response("resp_2")))
+            check_equal(await store.request_cancel(OWNER, "resp_2"), None)
+        async with self.opened_store(tmp_path) as store:
+            check_equal(await store.own_unfinished(), {})
+            check_equal(await store.claim_responses(10), [(OWNER, stored, True)])
+            check_equal(await store.own_unfinished(), {"resp_1": True})
+            await store.finish_response(OWNER, completed(stored))
+            check_equal(await store.own_unfinished(), {})
 
     # ── Tenants ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

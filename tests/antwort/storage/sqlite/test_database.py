@@ -7,7 +7,8 @@ import threading
 import pytest
 
 from antwort.engine.stores import Owner, StoreFault
-from antwort.storage.sqlite.database import Database, TenantRows, connect
+from antwort.storage.sql.rows import TenantRows
+from antwort.storage.sqlite.database import SqliteDatabase, connect
 from antwort.storage.sqlite.migrations import migrate
 
 pytestmark = pytest.mark.anyio
@@ -19,7 +20,7 @@ def database(tmp_path):
     connection = connect(tmp_path / "test.db", 0.1)
     migrate(connection)
     connection.close()
-    database = Database(tmp_path / "test.db", lock_timeout=0.1)
+    database = SqliteDatabase(tmp_path / "test.db", lock_timeout=0.1)
     yield database
     database.close()
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from antwort.engine.stores import PageQuery, RecordPage, UnknownCursor
-from antwort.storage.sqlite.database import TenantRows
+from antwort.storage.sql.rows import TenantRows
 
 
 class PagedQuery(Struct, frozen=True):
@@ -37,7 +37,7 @@ def read_page(
     found = rows.execute(
         paged.select(
             columns,
-            "(:low IS NULL OR key > :low) AND (:high IS NULL OR key < :high)",
+            "(CAST(:low AS bigint) IS NULL OR key > :low) AND (CAST(:high AS bigint) IS NULL OR key < :high)",
             f"ORDER BY key {direction} LIMIT :limit",
         ),
         **paged.values,

@@ -3,13 +3,18 @@ from __future__ import annotations
 import asyncio
 import errno
 import gc
+import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
 
 from antwort.engine.stores import StoreFault
-from antwort.storage.blobs import CHUNK_SIZE, BlobStore, BlobUpload
+from antwort.storage.blobs import DirectoryBlobs
+from antwort.storage.blobs.directory import CHUNK_SIZE, OWNER_FILE
+from antwort.storage.errors import UnusableStore
+from antwort.testing.blobs import BlobConformance
 from antwort.testing.checks import not_none
 from antwort.testing.store.base import chunks
 
@@ -21,11 +26,27 @@ def directory(tmp_path):
     return tmp_path / "deep" / "blobs"
 
 
+class TestDirectoryOfOneProcess(BlobConformance):
+    """The conformance suite, on a directory that a lock keeps others away from."""
+
+    is_exclusive = True
+
+    async def open(self, directory, orphan_age):
+        return await asyncio.to_thread(DirectoryBlobs, directory, orphan_age=orphan_age)
+
+
+class TestSharedDirectory(BlobConformance):
+    """The conformance suite, on a directory of several processes."""
+
+    async def open(self, directory, orphan_age):
+        return await asyncio.to_thread(DirectoryBlobs, directory, is_shared=True, orphan_age=orphan_age)
+
+
 @pytest.fixture
-def blobs(directory):
-    blobs = BlobStore(directory)
+async def blobs(directory):
+    blobs = await asyncio.to_thread(DirectoryBlobs, directory)
     yield blobs
-    blobs.close()
+    await blobs.aclose()
 
 
 def blob_names(directory):
@@ -38,7 +59,7 @@ def open_files():
 
 async def store_blob(blobs, *pieces):
     upload = await blobs.write(chunks(*pieces))
-    upload.close(keep=True)
+    await upload.close(keep=True)
     return upload.name
 
 
@@ -74,7 +95,7 @@ async def test_an_incomplete_upload_has_a_partial_name(blobs, directory):
 
     assert {name for listing in listings for name in listing} == {upload.name + ".part"}
     assert blob_names(directory) == [upload.name]
-    await asyncio.to_thread(upload.close, keep=False)
+    await upload.close(keep=False)
     assert blob_names(directory) == []
 
 
@@ -103,7 +124,7 @@ async def test_a_cancelled_upload_leaves_no_file_and_no_descriptor(blobs, direct
         writing.cancel()
         await asyncio.wait([writing])
         if not writing.cancelled():
-            await asyncio.to_thread(writing.result().close, keep=False)
+            await writing.result().close(keep=False)
     await asyncio.sleep(0.05)
 
     assert blob_names(directory) == []
@@ -137,34 +158,58 @@ async def test_a_missing_blob_is_none(blobs):
     assert await blobs.open("0" * 32) is None
 
 
-async def test_orphans_are_removed_and_referenced_or_open_blobs_are_kept(blobs, directory):
-    referenced, orphan = await store_blob(blobs, b"referenced"), await store_blob(blobs, b"orphan")
-    (directory / ("a" * 32 + ".part")).write_bytes(b"left by a killed process")
+async def test_a_download_stays_readable_when_its_blob_is_deleted(blobs):
+    name = await store_blob(blobs, b"x" * (2 * CHUNK_SIZE))
+    download = not_none(await blobs.open(name))
+    await anext(download)
+    await blobs.remove([name])
+
+    assert [len(chunk) async for chunk in download] == [CHUNK_SIZE]
+
+
+async def test_in_a_directory_of_one_process_all_but_its_own_uploads_are_unowned(blobs, directory):
+    complete, partial = await store_blob(blobs, b"complete"), "a" * 32
+    (directory / (partial + ".part")).write_bytes(b"left by a killed process")
     (directory / "README").write_text("not a blob")
     committing = await blobs.write(chunks(b"complete, record not yet committed"))
-    writing = BlobUpload(directory)
-    await asyncio.to_thread(writing.write, b"half")
-    await asyncio.to_thread(blobs.remove_orphans, lambda name: name == referenced)
+    seen = []
 
-    assert blob_names(directory) == sorted([referenced, committing.name, writing.name + ".part", "README"])
-    assert orphan not in blob_names(directory)
-    await asyncio.to_thread(writing.close, keep=False)
-    committing.close(keep=True)
+    async def source():
+        yield b"x" * CHUNK_SIZE
+        seen.append(await blobs.unowned(10))
+
+    await (await blobs.write(source())).close(keep=False)
+    assert seen == [sorted([complete, partial])]
+    await blobs.remove([partial])
+    assert blob_names(directory) == sorted([complete, committing.name, "README"])
+    await committing.close(keep=None)
+    assert await blobs.unowned(10) == sorted([complete, committing.name])
 
 
-async def test_a_reference_is_checked_again_before_an_orphan_is_removed(blobs, directory):
-    name = await store_blob(blobs, b"referenced since the first check")
-    answers = [False, True]
-    await asyncio.to_thread(blobs.remove_orphans, lambda _: answers.pop(0))
+async def test_in_a_shared_directory_a_blob_is_unowned_by_its_age(directory):
+    shared = await asyncio.to_thread(DirectoryBlobs, directory, is_shared=True, orphan_age=3600.0)
+    name, partial = await store_blob(shared, b"x"), "a" * 32
+    (directory / (partial + ".part")).write_bytes(b"upload of another live process")
+    assert await shared.unowned(10) == []
 
-    assert blob_names(directory) == [name]
-    assert answers == []
+    for file in directory.iterdir():
+        os.utime(file, (time.time() - 3700.0, time.time() - 3700.0))
+    assert await shared.unowned(10) == sorted([name, partial])
+    await shared.aclose()
+
+
+async def test_a_shared_directory_of_another_database_is_named_with_its_mark(directory):
+    shared = await asyncio.to_thread(DirectoryBlobs, directory, is_shared=True)
+    await shared.claim("store-1")
+    with pytest.raises(UnusableStore, match=rf"another database\. .* delete .*{OWNER_FILE}"):
+        await shared.claim("store-2")
+    await shared.aclose()
 
 
 async def test_a_closed_blob_store_raises_a_store_fault(blobs, directory):
     name = await store_blob(blobs, b"x" * (2 * CHUNK_SIZE))
     reading = not_none(await blobs.open(name))
-    await asyncio.to_thread(blobs.close)
+    await blobs.aclose()
 
     with pytest.raises(StoreFault, match="closed"):
         await blobs.write(chunks(b"x"))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
+from collections.abc import Sequence
 
 import msgspec
 
 from antwort.engine.stores import FileRecord, PageQuery, RecordPage
-from antwort.storage.sqlite.database import TenantRows
-from antwort.storage.sqlite.paging import PagedQuery, read_page
+from antwort.storage.sql.paging import PagedQuery, read_page
+from antwort.storage.sql.rows import Rows, TenantRows
 
 _NOT_EXPIRED = "(expires_at IS NULL OR expires_at > :now)"
 
@@ -40,27 +40,31 @@ def get(rows: TenantRows, file_id: str, now: int) -> tuple[FileRecord, str] | No
 
 def file_page(rows: TenantRows, query: PageQuery, purpose: str | None, now: int) -> RecordPage:
     """A page of the records, in order of creation."""
-    condition = f"{_NOT_EXPIRED} AND (:purpose IS NULL OR purpose = :purpose)"
+    condition = f"{_NOT_EXPIRED} AND (CAST(:purpose AS text) IS NULL OR purpose = :purpose)"
     listing = PagedQuery("files", condition, {"now": now, "purpose": purpose})
     return read_page(rows, listing, "body", query, lambda found: [_record(body) for (body,) in found])
 
 
 def delete(rows: TenantRows, file_id: str, now: int) -> list[str]:
     """Delete a record. Returns the name of its blob; empty if there was no such file."""
-    found = get(rows, file_id, now)
-    if found is None:
-        return []
-    rows.delete("files", file_id)
-    return [found[1]]
+    deleted = rows.execute(
+        f"DELETE FROM files WHERE tenant = :tenant AND id = :id AND {_NOT_EXPIRED} RETURNING blob",  # noqa: S608 - a constant condition
+        id=file_id,
+        now=now,
+    )
+    return [name for (name,) in deleted.fetchall()]
 
 
-def delete_expired(connection: sqlite3.Connection, now: int) -> list[str]:
+def delete_expired(rows: Rows, now: int) -> list[str]:
     """Delete expired records of all tenants. Returns the names of their blobs."""
-    blobs = [name for (name,) in connection.execute("SELECT blob FROM files WHERE expires_at <= :now", {"now": now})]
-    connection.execute("DELETE FROM files WHERE expires_at <= :now", {"now": now})
-    return blobs
+    deleted = rows.execute("DELETE FROM files WHERE expires_at <= :now RETURNING blob", now=now)
+    return [name for (name,) in deleted.fetchall()]
 
 
-def is_referenced(connection: sqlite3.Connection, blob: str) -> bool:
-    """Whether any record refers to this blob."""
-    return connection.execute("SELECT 1 FROM files WHERE blob = :blob", {"blob": blob}).fetchone() is not None
+def referenced(rows: Rows, blobs: Sequence[str]) -> set[str]:
+    """Those of the blobs that any record refers to."""
+    found = rows.execute(
+        f"SELECT blob FROM files WHERE blob {rows.member_of('blobs')}",  # noqa: S608 - a constant condition
+        blobs=rows.dialect.as_list(blobs),
+    )
+    return {name for (name,) in found}

@@ -8,9 +8,9 @@ import msgspec
 
 from antwort.api.items import Raw
 from antwort.engine.stores import ConversationRecord, PageQuery, RecordPage
-from antwort.storage.sqlite.columns import RowValues, decode_items, item_rows
-from antwort.storage.sqlite.database import TenantRows
-from antwort.storage.sqlite.paging import PagedQuery, read_page
+from antwort.storage.sql.columns import RowValues, decode_items, item_rows
+from antwort.storage.sql.paging import PagedQuery, read_page
+from antwort.storage.sql.rows import TenantRows
 
 _metadata = msgspec.json.Decoder(dict[str, str]).decode
 
@@ -52,7 +52,7 @@ def update(rows: TenantRows, conversation_id: str, metadata: bytes) -> Conversat
 
 def append(rows: TenantRows, conversation_id: str, items: Sequence[RowValues]) -> bool:
     """Append items, except those whose id exists. Returns whether the conversation exists."""
-    key = rows.key("conversations", conversation_id)
+    key = rows.key("conversations", conversation_id, lock=True)  # concurrent items keep one order
     if key is None:
         return False
     rows.executemany(

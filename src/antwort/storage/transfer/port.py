@@ -1,0 +1,62 @@
+"""Port: a connection to the database of a store for an export or an import. All methods block."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from antwort.storage.sql.database import Committed
+from antwort.storage.sql.rows import Rows
+
+
+class TransferDatabase(Protocol):
+    """One transaction: a snapshot for an export, or the change of an import."""
+
+    @property
+    def rows(self) -> Rows:
+        """Its statements."""
+        ...
+
+    @property
+    def insert_clause(self) -> str:
+        """What an INSERT with given keys needs before its VALUES."""
+        ...
+
+    def columns(self, table: str) -> dict[str, bool]:
+        """The columns of a table, and which of them are boolean to the database."""
+        ...
+
+    def rejection(self, error: Exception) -> Literal["duplicate", "invalid"] | None:
+        """Why an INSERT failed: a row with this id exists, or the values do not fit; None for all other reasons."""
+        ...
+
+    def commit(self) -> Committed:
+        """Commit; whether that is certain. The keys of later rows follow those of the inserted ones."""
+        ...
+
+    def close(self) -> None:
+        """Roll back, unless committed, and close."""
+        ...
+
+
+@dataclass
+class RowProgress:
+    """What has been transferred so far. `show` is called after each step."""
+
+    rows: dict[str, int] = field(default_factory=dict[str, int])
+    content_bytes: int = 0
+    skipped_files: int = 0
+    """Files that were deleted during the export."""
+
+    def count(self, table: str, rows: int) -> None:
+        """Add rows of a table."""
+        self.rows[table] = self.rows.get(table, 0) + rows
+        self.show()
+
+    def add_content(self, size: int) -> None:
+        """Add content of files."""
+        self.content_bytes += size
+        self.show()
+
+    def show(self) -> None:
+        """Display the progress. This class does not."""

@@ -1,0 +1,250 @@
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psycopg
+import pytest
+from fake_postgres_proxy import running_proxy
+from fixtures_postgres import frozen, postgres_server, schema_url, stoppable_postgres  # noqa: F401 - a fixture
+from psycopg.sql import SQL, Identifier, Literal
+
+from antwort.api.responses import Response
+from antwort.engine.stores import ContainerRecord, ContainerUse, Owner, SandboxRef, StoredResponse, StoreFault
+from antwort.storage import UnusableStore, display_url, inspect_store, open_store
+from antwort.storage.postgres.database import PostgresDatabase
+from antwort.storage.postgres.migrations import MIGRATIONS, migrate
+
+pytestmark = pytest.mark.anyio
+
+OWNER = Owner("tenant", "key")
+
+
+@pytest.fixture
+def url(postgres_server, tmp_path):  # noqa: F811 - a fixture
+    return schema_url(postgres_server, tmp_path)
+
+
+@pytest.fixture
+def own_server():
+    """A server that the test may stop: its URL and the id of its process."""
+    with stoppable_postgres() as server:
+        yield server
+
+
+@asynccontextmanager
+async def opened(url, directory):
+    store = await open_store(url, directory / "blobs")
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
+def stored(identifier):
+    return StoredResponse(response=Response(id=identifier, created_at=1, model="m"), input=[])
+
+
+async def eventually(operation):
+    """The result of an operation, repeated while it is a `StoreFault`."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return await operation()
+            except StoreFault:
+                await asyncio.sleep(0.05)
+
+
+async def test_two_servers_open_one_schema(url, tmp_path):
+    async with opened(url, tmp_path) as first, opened(url, tmp_path) as second:
+        await first.begin_response(OWNER, stored("resp_1"))
+        assert await second.get_response(OWNER, "resp_1") == stored("resp_1")
+
+
+async def test_a_claim_whose_commit_is_not_acknowledged_is_returned_by_the_next_one(postgres_server, tmp_path):  # noqa: F811 - a fixture
+    """Otherwise nothing would work on what was claimed: its replica lives."""
+    with running_proxy(postgres_server) as proxy:
+        async with opened(schema_url(postgres_server, tmp_path), tmp_path) as gone:
+            for number in range(3):
+                await gone.begin_response(OWNER, stored(f"resp_{number}"))
+        async with opened(schema_url(proxy.url, tmp_path), tmp_path) as store:
+            proxy.lost_commits = 1
+            with pytest.raises(StoreFault):
+                await store.claim_responses(2)
+            assert await store.own_unfinished() == {"resp_0": False, "resp_1": False}
+            claimed = [await eventually(lambda: store.claim_responses(1)) for _ in range(4)]
+        assert [[one.stored.response.id for one in claim] for claim in claimed] == [
+            ["resp_0"],
+            ["resp_1"],
+            ["resp_2"],
+            [],
+        ]
+
+
+async def test_a_container_of_an_earlier_version_gets_a_new_sandbox(url, tmp_path):
+    """Its row names the sandbox, but no replica."""
+    record = ContainerRecord(
+        id="cntr_1", name="x", created_at=1, last_active_at=1, expires_after=60, memory_limit="1g", memory=1
+    )
+    async with opened(url, tmp_path) as opened_store:
+        store: Any = opened_store
+        await store.create_container(OWNER, record, ContainerUse(1, 1, 1), 1)
+        earlier = "UPDATE containers SET sandbox = 'before', replica = NULL"
+        await store._database.write_all_tenants(lambda rows: rows.execute(earlier))
+        changed = await store.set_sandbox(OWNER, "cntr_1", SandboxRef(store.replica_id, "new"))
+        assert (changed.replica, changed.sandbox) == (store.replica_id, "new")
+
+
+async def test_a_token_bucket_fills_again_after_a_clock_was_set_back(url, tmp_path):
+    async with opened(url, tmp_path) as opened_store:
+        store: Any = opened_store
+
+        async def take(seconds: float) -> bool:
+            """Take a request from a bucket that was updated later by these seconds."""
+            move = "UPDATE rate_limits SET updated_at = updated_at + :seconds"
+            await store._database.write_all_tenants(lambda rows: rows.execute(move, seconds=seconds))
+            return (await store.replicas.take_request("key", 1)).is_granted
+
+        assert [await take(0), await take(0)] == [True, False]
+        assert not await take(3600)
+        assert await take(-60)
+        assert not await take(30)  # statements that wait for the row arrive late, and do not fill it twice
+        assert not await take(-30)
+
+
+async def test_an_older_server_that_runs_prevents_the_migration(url, tmp_path):
+    """It does not note its responses as its own, so that this one would take them over."""
+
+    def run_older():
+        connection = psycopg.connect(url, autocommit=True)
+        migrate(connection, MIGRATIONS[:1])
+        connection.execute("SELECT pg_advisory_lock(hashtextextended('antwort:' || current_schema(), 0))")
+        return connection
+
+    older = await asyncio.to_thread(run_older)
+    with pytest.raises(UnusableStore, match=r"older antwort.*stop that server"):
+        await open_store(url, tmp_path / "blobs")
+    await asyncio.to_thread(older.close)
+    async with opened(url, tmp_path) as store:
+        assert await store.claim_responses(10) == []
+
+
+async def test_a_newer_schema_is_an_error_that_says_what_to_do(url, tmp_path):
+    async with opened(url, tmp_path):
+        pass
+
+    newer = len(MIGRATIONS) + 1
+
+    def make_newer():
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("INSERT INTO antwort_migrations (version) VALUES (%s)", (newer,))
+
+    await asyncio.to_thread(make_newer)
+    with pytest.raises(UnusableStore, match=rf"schema version {newer}.*Install the version that migrated it"):
+        await open_store(url, tmp_path / "blobs")
+    with pytest.raises(UnusableStore, match=f"schema version {newer}"):
+        await asyncio.to_thread(inspect_store, url, tmp_path)
+
+
+async def test_tables_of_another_program_are_not_touched(url, tmp_path):
+    def create():
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CREATE TABLE responses (x int)")
+
+    await asyncio.to_thread(create)
+    with pytest.raises(UnusableStore, match="tables of another program"):
+        await open_store(url, tmp_path / "blobs")
+
+
+async def test_two_migrations_at_once_run_each_step_once(url):
+    def run():
+        with psycopg.connect(url, autocommit=True) as connection:
+            migrate(connection)
+
+    await asyncio.gather(*(asyncio.to_thread(run) for _ in range(4)))
+
+    def versions():
+        with psycopg.connect(url) as connection:
+            return connection.execute("SELECT version FROM antwort_migrations").fetchall()
+
+    assert await asyncio.to_thread(versions) == [(number + 1,) for number in range(len(MIGRATIONS))]
+
+
+async def test_a_server_that_does_not_exist_is_a_fault_without_the_password(tmp_path):
+    url = "postgresql://user:hunter2@127.0.0.1:9/db"
+    with pytest.raises(StoreFault) as error:
+        await open_store(url, tmp_path / "blobs")
+    assert "hunter2" not in str(error.value)
+    with pytest.raises(UnusableStore) as inspected:
+        await asyncio.to_thread(inspect_store, url, tmp_path)
+    assert "hunter2" not in str(inspected.value)
+    assert display_url(url) == "postgresql://127.0.0.1:9/db"
+
+
+async def test_an_invalid_url_is_an_error_that_names_the_form(tmp_path):
+    with pytest.raises(UnusableStore, match="Write `postgresql://user@host/database`"):
+        await open_store("postgresql://host/db?nonsense=1", tmp_path / "blobs")
+
+
+async def test_connections_that_the_server_has_closed_are_replaced(url, tmp_path):
+    """As after a restart of PostgreSQL: every connection of the pool is broken."""
+
+    def terminate():
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE application_name = 'antwort' AND pid <> pg_backend_pid()"
+            )
+
+    async with opened(url, tmp_path) as store:
+        await asyncio.gather(*(store.begin_response(OWNER, stored(f"resp_{n}")) for n in range(32)))
+        await asyncio.to_thread(terminate)
+        await asyncio.gather(*(store.begin_response(OWNER, stored(f"resp_{n}")) for n in range(32, 64)))
+        found = [await store.get_response(OWNER, f"resp_{n}") for n in range(64)]
+    assert all(found)
+
+
+async def test_a_read_only_database_is_a_fault_and_recovers(url, tmp_path):
+    async with opened(url, tmp_path) as store:
+        assert await store.get_response(OWNER, "resp_1") is None
+
+        def set_read_only(value):
+            with psycopg.connect(url, autocommit=True) as connection:
+                name = connection.info.dbname
+                statement = SQL("ALTER DATABASE {} SET default_transaction_read_only = {}")
+                connection.execute("SET default_transaction_read_only = off")
+                connection.execute(statement.format(Identifier(name), Literal(value)))
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                    " WHERE application_name = 'antwort' AND pid <> pg_backend_pid()"
+                )
+
+        await asyncio.to_thread(set_read_only, "on")
+        try:
+            with pytest.raises(StoreFault, match="read-only"):
+                await store.begin_response(OWNER, stored("resp_1"))
+            assert await store.get_response(OWNER, "resp_1") is None
+        finally:
+            await asyncio.to_thread(set_read_only, "off")
+        await store.begin_response(OWNER, stored("resp_1"))
+        assert await store.get_response(OWNER, "resp_1") is not None
+
+
+async def test_a_frozen_server_is_a_fault_in_time_and_recovers(own_server, tmp_path):
+    """A stopped process sends no error: the operation is aborted at its time-out, and its thread is free again."""
+    server, pid = own_server
+    database = await asyncio.to_thread(PostgresDatabase, server, max_connections=2, timeout=0.5)
+    try:
+        assert await database.read_all_tenants(lambda rows: rows.execute("SELECT 1").fetchone()) == (1,)
+        stopped = frozen(pid)
+        await asyncio.to_thread(stopped.__enter__)
+        try:
+            for _ in range(4):  # more than there are threads
+                with pytest.raises(StoreFault):
+                    await database.read_all_tenants(lambda rows: rows.execute("SELECT 1").fetchone())
+        finally:
+            stopped.__exit__(None, None, None)
+        assert await eventually(lambda: database.read_all_tenants(lambda rows: rows.execute("SELECT 1").fetchone()))
+    finally:
+        await asyncio.to_thread(database.close)

@@ -1,0 +1,92 @@
+"""Proxy in front of a PostgreSQL server: a slow network, and connections that break when a COMMIT is acknowledged."""
+
+from __future__ import annotations
+
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.parse import quote
+
+import psycopg
+
+_COMMITTED = b"C\x00\x00\x00\x0bCOMMIT\x00"  # the message CommandComplete
+
+
+class PostgresProxy:
+    """Listens on a Unix socket in a directory of its own."""
+
+    def __init__(self, server_url: str, directory: Path) -> None:
+        with psycopg.connect(server_url) as connection:
+            info = connection.info
+            self._target = f"{info.host}/.s.PGSQL.{info.port}"
+            self.url = f"postgresql://{info.user}@/{info.dbname}?host={quote(str(directory), safe='')}&port={info.port}"
+            path = directory / f".s.PGSQL.{info.port}"
+        self.delay = 0.0
+        """Seconds by which each answer of the server is delayed."""
+        self.lost_commits = 0
+        """So many COMMITs take effect, but their connection breaks before the client knows."""
+        self._lock = threading.Lock()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(path))
+        self._listener.listen(64)
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self) -> None:
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.socket(socket.AF_UNIX)
+                try:
+                    server.connect(self._target)
+                except OSError:
+                    client.close()
+                    continue
+                threading.Thread(target=self._forward, args=(client, server), daemon=True).start()
+                threading.Thread(target=self._forward_answers, args=(server, client), daemon=True).start()
+
+    def _forward(self, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+        _close(source, target)
+
+    def _forward_answers(self, server: socket.socket, client: socket.socket) -> None:
+        with suppress(OSError):
+            while data := server.recv(65536):
+                if self.delay:
+                    time.sleep(self.delay)
+                if _COMMITTED in data and self._loses_commit():
+                    break
+                client.sendall(data)
+        _close(server, client)
+
+    def _loses_commit(self) -> bool:
+        with self._lock:
+            is_lost = self.lost_commits > 0
+            self.lost_commits -= is_lost
+            return is_lost
+
+
+def _close(*sockets: socket.socket) -> None:
+    for one in sockets:
+        with suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
+        one.close()
+
+
+@contextmanager
+def running_proxy(server_url: str) -> Iterator[PostgresProxy]:
+    """Context manager: a proxy in front of a server."""
+    with tempfile.TemporaryDirectory(prefix="pgp-") as folder:  # a short path: that of a Unix socket is limited
+        proxy = PostgresProxy(server_url, Path(folder))
+        try:
+            yield proxy
+        finally:
+            proxy.close()
