@@ -50,6 +50,35 @@ class Usage(Struct):
         )
 
 
+class ImageInputDetails(Struct):
+    """Details of the input tokens of image generation."""
+
+    image_tokens: int = 0
+    text_tokens: int = 0
+
+
+class ImageGenerationUsage(Struct):
+    """Usage of image generation. This server has no such tool: all counts are 0."""
+
+    input_tokens: int = 0
+    input_tokens_details: ImageInputDetails = field(default_factory=ImageInputDetails)
+    output_tokens: int = 0
+    total_tokens: int = 0
+
+
+class WebSearchUsage(Struct):
+    """Usage of the web search: requests to the search engine."""
+
+    num_requests: int = 0
+
+
+class ToolUsage(Struct):
+    """Usage of hosted tools. As on OpenAI's wire, a tool without usage has zero counts."""
+
+    image_gen: ImageGenerationUsage = field(default_factory=ImageGenerationUsage)
+    web_search: WebSearchUsage = field(default_factory=WebSearchUsage)
+
+
 class ResponseError(Struct):
     """Why a response failed. New ones have a `ResponseErrorCode`; the type is wider for stored ones."""
 
@@ -137,6 +166,8 @@ class Response(Struct, kw_only=True):
     frequency_penalty: float = 0.0
     truncation: Literal["auto", "disabled"] = "disabled"
     usage: Usage | None = None
+    tool_usage: ToolUsage | UnsetType = UNSET
+    """Set if hosted tools were used that have usage of their own."""
     user: str | None = None
     metadata: dict[str, str] = field(default_factory=dict[str, str])
     compaction: CompactionNote | UnsetType = field(default=UNSET, name="antwort:compaction")

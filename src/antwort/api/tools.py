@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, TypeAlias, TypeVar, cast, get_args
 
 import msgspec
-from msgspec import Meta, Struct, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 T = TypeVar("T")
 
 MAX_TOOLS: Final = 2048
 """Maximum tools of a request."""
+
+_VERSION_RE: Final = re.compile(r"(?:_preview)?(?:_\d{4}_\d\d_\d\d)?$")
 
 MemoryLimit: TypeAlias = Literal["1g", "4g", "16g", "64g"]
 Name: TypeAlias = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,128}$")]
@@ -109,14 +112,54 @@ class FileSearchTool(_Tool, tag="file_search"):
     ranking_options: dict[str, Any] | None = None
 
 
-class WebSearchTool(_Tool, tag="web_search"):
+class WebSearchFilters(Struct, forbid_unknown_fields=True):
+    """Which pages a web search may use."""
+
+    allowed_domains: Annotated[list[str], Meta(min_length=1, max_length=100)] | None = None
+    """With their subdomains. The provider checks that they are domains."""
+
+
+LocationText: TypeAlias = Annotated[str, Meta(max_length=200)]
+
+
+class UserLocation(Struct, forbid_unknown_fields=True):
+    """The approximate location of the user."""
+
+    type: Literal["approximate"] = "approximate"
+    city: LocationText | None = None
+    country: Annotated[str, Meta(pattern=r"^[A-Za-z]{2}$")] | None = None
+    """ISO 3166-1 code."""
+    region: LocationText | None = None
+    timezone: LocationText | None = None
+
+
+class _AnyWebSearchTool(_Tool):
+    search_context_size: Literal["low", "medium", "high"] | None = "medium"
+    user_location: UserLocation | None = None
+    search_content_types: list[str] | UnsetType | None = UNSET
+    """Accepted and ignored: results are text."""
+
+
+class _CurrentWebSearchTool(_AnyWebSearchTool):
+    filters: WebSearchFilters | None = None
+    external_web_access: bool | UnsetType | None = UNSET
+    """With false, only what was fetched before is searched and opened."""
+
+
+class WebSearchTool(_CurrentWebSearchTool, tag="web_search"):
     """Search the web."""
 
-    filters: dict[str, Any] | None = None
-    search_context_size: Literal["low", "medium", "high"] | None = None
-    user_location: dict[str, Any] | None = None
-    external_web_access: bool | None = None
-    search_content_types: list[str] | None = None
+
+class DatedWebSearchTool(_CurrentWebSearchTool, tag="web_search_2025_08_26"):
+    """A dated version of the web search."""
+
+
+class WebSearchPreviewTool(_AnyWebSearchTool, tag="web_search_preview"):
+    """Web search, in its earlier form."""
+
+
+class DatedWebSearchPreviewTool(_AnyWebSearchTool, tag="web_search_preview_2025_03_11"):
+    """A dated version of that."""
 
 
 class ShellTool(_Tool, tag="shell"):
@@ -172,18 +215,6 @@ class ProgrammaticToolCallingTool(_UnavailableTool, tag="programmatic_tool_calli
     """Tool calls made by code."""
 
 
-class DatedWebSearchTool(_UnavailableTool, tag="web_search_2025_08_26"):
-    """A dated version of the web search."""
-
-
-class WebSearchPreviewTool(_UnavailableTool, tag="web_search_preview"):
-    """Web search, in its earlier form."""
-
-
-class DatedWebSearchPreviewTool(_UnavailableTool, tag="web_search_preview_2025_03_11"):
-    """A dated version of that."""
-
-
 class UncheckedTool(Struct, frozen=True):
     """A declaration that was not understood: an unknown type, or options that the type does not have here.
 
@@ -218,6 +249,9 @@ if TYPE_CHECKING:
     ToolDeclaration: TypeAlias = _DecodedTool | UncheckedTool
 else:  # what msgspec decodes; `convert_with_tools` puts the others in their places
     ToolDeclaration = _DecodedTool
+
+AnyWebSearchTool: TypeAlias = WebSearchTool | DatedWebSearchTool | WebSearchPreviewTool | DatedWebSearchPreviewTool
+"""The forms of the web search. Only the current ones have filters."""
 
 CLIENT_TOOL_TYPES = ("function", "custom", "namespace", "tool_search")
 NAMESPACE_TOOL_TYPES = ("function", "custom")
@@ -291,6 +325,11 @@ def problem_of(declaration: dict[str, Any]) -> msgspec.ValidationError | None:
 def tool_type(tool: ToolDeclaration) -> str:
     """The `type` of the tool."""
     return str(tool.declaration["type"] if isinstance(tool, UncheckedTool) else tool.__struct_config__.tag)
+
+
+def tool_family(kind: str) -> str:
+    """The type without its version: `web_search` for `web_search_preview_2025_03_11`."""
+    return _VERSION_RE.sub("", kind)
 
 
 def server_label(tool: ToolDeclaration) -> str | None:

@@ -21,6 +21,7 @@ from antwort.api.tools import (
     ToolSearchTool,
     UncheckedTool,
     server_label,
+    tool_family,
     tool_name,
     tool_type,
 )
@@ -138,7 +139,7 @@ def check_choice(
         param = "tool_choice.type" if several is None else f"tool_choice.tools[{index}].type"
         if chosen.type not in KNOWN_TOOL_TYPES:
             raise unsupported_value(chosen.type, available_tool_types(registry), param)
-        if not {chosen.type, chosen.type.removesuffix("_preview")} & set(available_tool_types(registry)):
+        if not {chosen.type, tool_family(chosen.type)} & set(available_tool_types(registry)):
             raise unavailable_tool(chosen.type, available_tool_types(registry), param)
         named = chosen.name or chosen.server_label or chosen.type
         raise invalid(f"Tool choice '{named}' not found in 'tools' parameter.", param="tool_choice")
@@ -175,6 +176,8 @@ class _Selectable:
 
     def __init__(self, tools: Sequence[DeclaredTool]) -> None:
         self._plain: dict[tuple[str, str | None], list[int]] = {}
+        self._versions = {tool_family(kind): kind for one in tools if is_hosted(one) for kind in [tool_type(one.tool)]}
+        """The types of the hosted tools, by their types without a version."""
         self._in_namespaces: dict[tuple[str, str | None], list[int]] = {}
         for index, one in enumerate(tools):
             named = self._plain if one.namespace is None else self._in_namespaces
@@ -190,8 +193,9 @@ class _Selectable:
             case "mcp":
                 key = choice.type, choice.server_label
             case _:
-                is_declared = (choice.type, None) in self._plain
-                key = choice.type if is_declared else choice.type.removesuffix("_preview"), None
+                key = choice.type, None
+                if key not in self._plain:  # another version of a declared tool names it, too
+                    key = self._versions.get(tool_family(choice.type), choice.type), None
         return self._plain.get(key) or self._in_namespaces.get(key) or []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from antwort.api import items
 from antwort.api.errors import ApiError, invalid, not_found
@@ -158,20 +158,29 @@ async def _resolve(given: list[Item], owner: Owner, store: Store, param: str) ->
 
 
 def _lacks_outputs(item: Item) -> bool:
+    if item.type == "web_search_call":
+        return item.raw.get("results") is None
     return isinstance(item.known, GivenCodeCall) and item.known.outputs is None
 
 
 def _with_outputs(item: Item, stored: Raw | None) -> Item:
-    """A code interpreter call without outputs, with those of the stored call: the client did not `include` them.
+    """A hosted call without outputs, with those of the stored call: the client did not `include` them.
 
     A client may have changed the call; then the stored outputs are not its outputs.
     """
-    if stored is None or not _lacks_outputs(item):
+    if stored is None or not _lacks_outputs(item) or items.kind_of(stored) != item.type:
         return item
-    is_same = all(stored.get(name) == item.raw.get(name) for name in ("container_id", "code"))
-    if items.kind_of(stored) != item.type or not is_same or stored.get("outputs") is None:
-        return item
-    return items.read({**item.raw, "outputs": stored["outputs"]})
+    if item.type == "web_search_call":
+        is_same, name = _without_sources(stored) == _without_sources(item.raw), "results"
+    else:
+        is_same, name = all(stored.get(name) == item.raw.get(name) for name in ("container_id", "code")), "outputs"
+    return items.read({**item.raw, name: stored[name]}) if is_same and stored.get(name) is not None else item
+
+
+def _without_sources(call: Raw) -> Raw:
+    """What a web search did."""
+    action = cast("Raw", call.get("action")) if isinstance(call.get("action"), dict) else {}
+    return {name: value for name, value in action.items() if name != "sources" and value is not None}
 
 
 def _referenced_id(item: Item) -> str | None:

@@ -1,5 +1,8 @@
 """Driver of a turn: executes its commands against the model, the tools and the store, and yields its events.
 
+Durable before effect: a hosted call of a background response is run only when the store has the step of the checkpoint
+that says so. After a crash that call is not run a second time.
+
 Pull-based: nothing runs until the event before was consumed. A slow client slows the model
 down instead of filling memory, and closing the generator cancels the response. Before the
 last event is yielded, the response is stored as it ended (durable before visible).
@@ -18,17 +21,20 @@ from typing import Any
 
 from antwort.api.events import FINAL_EVENTS, AnyEvent, ResponseInProgress
 from antwort.api.responses import Response
+from antwort.engine.checkpoint.steps import Step, encode_step
 from antwort.engine.context import Context
 from antwort.engine.event_buffer import EventBuffer, Frame
 from antwort.engine.hosted_tools import HostedTools
-from antwort.engine.ports import Finished, Model, ModelFault, ModelRequest, Piece, ToolDone
-from antwort.engine.stores import Owner, ResponseNotStored, Store, StoreFault
+from antwort.engine.ports import CallNotRecorded, Finished, Model, ModelFault, ModelRequest, Piece, ToolDone
+from antwort.engine.stores import Owner, ResponseNotStored, ResponseTakenOver, Store, StoredStep, StoreFault
 from antwort.engine.turn import Ask, Cancelled, Command, Count, Emit, NextPiece, Open, Run, TurnLoop
 from antwort.telemetry import ToolCallSpan
 
 _logger = logging.getLogger(__name__)
 
 _MAX_RETRY_WAIT = 30.0
+_ENDS = (".completed", ".failed")
+"""The ends of the types of progress events that report the end of a call."""
 
 
 @dataclass
@@ -53,6 +59,8 @@ class RetryingWriter:
             await asyncio.sleep(wait)
             try:
                 return await write()
+            except ResponseTakenOver as lost:
+                return _logger.warning("%s", lost)
             except StoreFault:
                 wait = min(_MAX_RETRY_WAIT, wait * 2)
 
@@ -78,7 +86,9 @@ class ResponseRun:
     summary_model: Model | None = None
     """The model that writes summaries for compactions, if it is another one."""
     server_stopping: bool = False
-    """The server stops: the response is left unfinished, and the next start fails or resumes it."""
+    """The server stops: the response is left unfinished, and another process fails or resumes it."""
+    is_taken_over: bool = False
+    """Another replica works on the response: this one writes nothing more."""
 
     def __post_init__(self) -> None:
         self.response: Response = self.turn.response
@@ -89,9 +99,14 @@ class ResponseRun:
         self._final_frames: list[Frame] = []
         self._pending: deque[AnyEvent] = deque()
         self._sent = 0
+        self._next_step = 0
         self._pieces: AsyncIterator[Piece] | None = None
         self._run: Run | None = None
         self._span: ToolCallSpan | None = None
+
+    def continue_at(self, sequence: int, step: int) -> None:
+        """Continue a stored response: the numbers of its next event, and of the next step of its checkpoint."""
+        self._sent, self._next_step = sequence, step
 
     @property
     def fault(self) -> ModelFault | None:
@@ -118,17 +133,21 @@ class ResponseRun:
                     result = None
                     if isinstance(command, Emit):
                         self._pending.extend(command.events)
-                    elif isinstance(command, Run):
+                    elif not isinstance(command, Run):
+                        result = await self._execute(command)
+                    elif (result := await self._record(command.step)) is None:
                         self._run, self._span = command, ToolCallSpan(command.name, command.call_id)
                         while not isinstance(step := await command.call.next_step(), ToolDone):
+                            # A reported end is stored together with the result, or not at all.
+                            self.event_buffer.is_holding = step.type.endswith(_ENDS)
                             yield self._numbered(step)
                         result = await self._end_run(step)
-                    else:
-                        result = await self._execute(command)
                     while self._pending:
                         event = self._numbered(self._pending.popleft())
                         if isinstance(event, FINAL_EVENTS):
                             await self._settle_at(event)
+                        if isinstance(command, Emit) and not self._pending:
+                            self._note(command.step)
                         yield event
                         await self._write_in_progress(event)
             except BaseException:
@@ -158,7 +177,7 @@ class ResponseRun:
     async def _close(self) -> None:
         await self._close_pieces()
         await self._end_run(None)
-        if not self._is_settled and not self.server_stopping:
+        if not self._is_settled and not self.server_stopping and not self.is_taken_over:
             await _shielded(self._settle(*self._final_events))
 
     # ── commands ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -220,6 +239,24 @@ class ResponseRun:
 
     # ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _note(self, step: Step | None) -> None:
+        """Have a step of the checkpoint stored together with the event that is numbered last."""
+        if step is not None:
+            self.event_buffer.note(StoredStep(self._next_step, self._sent - 1, encode_step(step)))
+            self._next_step += 1
+
+    async def _record(self, step: Step | None) -> CallNotRecorded | None:
+        """Durable before effect: wait until a step and all events before it are stored; the fault if they are not."""
+        if step is None:
+            return None
+        self._note(step)
+        try:
+            await self.event_buffer.flush()
+        except StoreFault as fault:
+            _logger.warning("a call of response %s is not run: %s", self.response.id, fault)
+            return CallNotRecorded()
+        return None
+
     async def _settle_at(self, ending: AnyEvent) -> None:
         """Durable before visible: store the response that the last event carries, before that event is yielded."""
         assert isinstance(ending, FINAL_EVENTS)  # noqa: S101 - only those carry an ended response
@@ -234,6 +271,9 @@ class ResponseRun:
             self._final_frames = await self.event_buffer.close(*final_events)
         try:
             await self._write()
+        except ResponseTakenOver:
+            self.is_taken_over = True
+            raise
         except StoreFault as fault:
             self.retries.schedule(self._write)
             raise ResponseNotStored(
@@ -247,8 +287,13 @@ class ResponseRun:
         After the event is yielded: a cancellation meanwhile must not lose it.
         """
         if isinstance(event, ResponseInProgress) and self.is_stored and event.response.background:
-            with suppress(StoreFault):
+            try:
                 await self.store.finish_response(self.owner, event.response)
+            except ResponseTakenOver:
+                self.is_taken_over = True
+                raise
+            except StoreFault:
+                pass
 
     async def _write(self) -> None:
         has_answer = self.response.status in ("completed", "incomplete")

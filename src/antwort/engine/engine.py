@@ -1,21 +1,22 @@
 """Engine: from a request to a `ResponseRun`, whose events are streamed, awaited, or run in the background.
 
 `start` validates the request, prepares its tools and history, and stores that the response
-began. `recover` resumes or fails what an earlier process left unfinished.
+began. `recover` resumes or fails what other processes, or an earlier one, left unfinished.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from antwort.api import items
 from antwort.api.errors import ApiError, unavailable
-from antwort.api.events import ResponseFailed, to_sse
 from antwort.api.ids import new_id
 from antwort.api.items import Item
 from antwort.api.requests import CreateResponse, check, check_input, given_schemas
@@ -25,6 +26,7 @@ from antwort.api.token_estimate import estimate_item
 from antwort.api.tools import ToolDeclaration, ToolTypes, convert_with_tools, tool_type
 from antwort.config import CompactionSettings
 from antwort.engine.attachments import Attacher
+from antwort.engine.checkpoint.state import Checkpoint, read_checkpoint
 from antwort.engine.classify import (
     available_tool_types,
     check_choice,
@@ -35,19 +37,23 @@ from antwort.engine.classify import (
 )
 from antwort.engine.compaction.compactor import Compactor
 from antwort.engine.compaction.opening import SealedReasoning, TenantSealer
+from antwort.engine.compaction.plan import CompactionPlan
 from antwort.engine.compaction.retention import Budgets
 from antwort.engine.context import Context, check_in_steps, check_outputs, load_context
 from antwort.engine.declared.tools import DeclaredTool, declare, declared_tools, has_secrets
 from antwort.engine.driver import ResponseRun, RetryingWriter
-from antwort.engine.event_buffer import Frame
 from antwort.engine.hosted_tools import HostedTool, HostedTools
 from antwort.engine.output_builder import OutputBuilder, SealReasoning
 from antwort.engine.ports import ChosenModel, Models, ToolContext, ToolRegistry
-from antwort.engine.stores import Owner, Store, StoredResponse, StoreFault
-from antwort.engine.turn import CompactionPlan, TurnLoop
+from antwort.engine.replicas.endings import store_end
+from antwort.engine.stores import ClaimedResponse, Owner, ResponseTakenOver, Store, StoredResponse, StoreFault
+from antwort.engine.turn import TurnLoop
 from antwort.sealing import Sealer
 
 _logger = logging.getLogger(__name__)
+
+MAX_CLAIMED = 32
+"""How many unfinished responses are taken over at a time: they are read with all their items."""
 
 
 @dataclass
@@ -67,6 +73,9 @@ class Engine:
     """How often a background response is resumed: one that crashes the process must not do so for ever."""
     now: Callable[[], int] = field(default=lambda: int(time.time()))
     retries: RetryingWriter = field(default_factory=RetryingWriter)
+    on_taken_over: Callable[[str], None] = field(default=lambda _: None)
+    """Called with what became of each response of an ended process: `resumed`, or its last status."""
+    _claimed: deque[ClaimedResponse] = field(default_factory=deque[ClaimedResponse])
 
     @property
     def tool_types(self) -> ToolTypes:
@@ -108,19 +117,28 @@ class Engine:
         return _compacted_response(response, [*users, *response.output], response.usage or Usage())
 
     async def resume(self, owner: Owner, stored: StoredResponse) -> ResponseRun:
-        """Start a background response again that an earlier process left unfinished."""
+        """Continue a background response that an earlier process left unfinished, from its checkpoint.
+
+        Without a checkpoint nothing of it was visible but that it had begun, and it starts again.
+        """
         if stored.had_secrets:
             raise unavailable("Its tools need secrets, and those are not stored. Send the request again.")
         resumed = 1 + stored.resumed
         if resumed > self.max_resumed:
             raise unavailable(f"It was begun {resumed} times, and none of them ended it.")
+        checkpoint = read_checkpoint(await self.store.read_steps(owner, stored.response.id))
         request = msgspec.structs.replace(convert_with_tools(stored.request, CreateResponse), input=stored.input)
         response = initial_response(
             request, identifier=stored.response.id, model=stored.response.model, created_at=stored.response.created_at
         )
-        run = await self._prepare(owner, request, response, self.models.find(request.model), is_resumed=True)
-        # Drops the events that the earlier process stored. Preparing has not crashed, so only the run is counted.
-        await self._write_begun(run, resumed)
+        chosen = self.models.find(request.model)
+        run = await self._prepare(owner, request, response, chosen, is_resumed=True, checkpoint=checkpoint)
+        # Preparing has not crashed, so only the run is counted.
+        resumed_now = msgspec.structs.replace(stored, response=run.response, resumed=resumed)
+        after = -1 if checkpoint is None else checkpoint.last_event
+        number = await self.store.resume_response(owner, resumed_now, after=after)
+        if checkpoint is not None:
+            run.continue_at(number, checkpoint.steps)
         return run
 
     async def _check(self, request: CreateResponse) -> None:
@@ -142,6 +160,7 @@ class Engine:
         chosen: ChosenModel,
         *,
         is_resumed: bool = False,
+        checkpoint: Checkpoint | None = None,
     ) -> ResponseRun:
         """Everything that can be wrong with a request is an error here, before anything is sent or stored."""
         sealer = TenantSealer(self.sealer, owner.tenant)
@@ -150,13 +169,19 @@ class Engine:
         )
         check_outputs(context)
         tools = self._available_tools(request, context, response)
+        ended = [] if checkpoint is None else [items.read(raw) for raw in checkpoint.items]
+        begun = [] if checkpoint is None else [items.read(raw) for raw in checkpoint.output[len(ended) :]]
         tool_context = ToolContext(
             owner=owner,
             response_id=response.id,
-            history=context.history,
+            # The call that had begun comes before the input: its container may not have the files of that yet.
+            history=[*context.before, *begun, *context.visible, *ended],
             given=context.visible,
+            created_at=response.created_at,
+            made=[*ended, *begun],
             include=frozenset(request.include or ()),
             images_are_files=not chosen.reads_images,
+            is_stored=response.store,
         )
         prepared = {
             index: await self._prepare_tool(declared.tool, declared.param, tool_context)
@@ -187,12 +212,14 @@ class Engine:
             now=self.now,
             max_turns=self.max_turns,
             output=OutputBuilder(
-                hosted.annotate,
+                hosted.annotator if prepared else None,
                 _reasoning_sealer(sealer) if _ENCRYPTED_REASONING in (request.include or ()) else None,
                 reasoning_as_summary=response.reasoning.asks_for_summary and not chosen.summarizes_reasoning,
             ),
             compaction=plan,
         )
+        if checkpoint is not None:
+            turn.restore(checkpoint)
         return ResponseRun(
             owner, context, turn, chosen.model, hosted, self.store, self.retries, summary_model=summary_model.model
         )
@@ -254,7 +281,7 @@ class Engine:
             _logger.exception("tool %s could not be prepared", tool_type(tool))
             raise unavailable(f"Tool type '{tool_type(tool)}' is not available now.") from error
 
-    async def _write_begun(self, run: ResponseRun, resumed: int = 0) -> None:
+    async def _write_begun(self, run: ResponseRun) -> None:
         request = run.turn.request
         tools = request.tools or []
         stored = StoredResponse(
@@ -265,39 +292,81 @@ class Engine:
                 "tools": run.response.tools,  # without their secrets, which are not stored
             },
             had_secrets=without_secrets(tools) != tools or has_secrets(run.context.given),
-            resumed=resumed,
         )
-        await self.store.begin_response(run.owner, stored)
+        try:
+            await self.store.begin_response(run.owner, stored)
+        except StoreFault:  # it may have been stored, and nothing would work on it
+            self.retries.schedule(lambda: self._forget(run.owner, run.response.id))
+            raise
 
-    async def recover(self) -> list[ResponseRun]:
-        """At start: resume the background responses that an earlier process left unfinished, and fail the others.
+    async def _forget(self, owner: Owner, response_id: str) -> None:
+        await self.store.delete_response(owner, response_id)
 
-        A response that cannot be resumed is failed too; a store that cannot be written to raises `StoreFault`.
+    async def recover(self, limit: int = MAX_CLAIMED, running: Collection[str] = ()) -> list[ResponseRun]:
+        """Take over responses that ended processes left unfinished: resume those in the background, end the others.
+
+        Not those of `running`, which this process still works on: it was taken for dead, and so was its successor.
+        Empty when nothing is left. A response that cannot be resumed is failed. While the store cannot be used,
+        `StoreFault`: what was claimed then is taken over by the next call.
         """
         resumed: list[ResponseRun] = []
-        for owner, stored in await self.store.unfinished_responses():
-            reason = ""
-            if stored.response.background:
-                try:
-                    resumed.append(await self.resume(owner, stored))
-                    continue
-                except ApiError as error:
-                    _logger.warning("response %s cannot be resumed: %s", stored.response.id, error)
-                    reason = f" {error}"
-                except Exception:  # one broken response must not prevent the start
-                    _logger.exception("response %s cannot be resumed", stored.response.id)
-            await self._end(owner, _interrupted(stored.response, reason))
+        while not resumed:
+            if not self._claimed:
+                self._claimed.extend(await self.store.claim_responses(limit, [*running]))
+            if not self._claimed:
+                break
+            resumed = await self._take_over_claimed()
         return resumed
 
-    async def _end(self, owner: Owner, response: Response) -> None:
-        """Store a failed response; of a background response also its last event."""
-        events: list[Frame] = []
-        if response.background:
-            number = 0
-            while kept := await self.store.read_events(owner, response.id, number - 1):
-                number = kept[-1][0] + 1
-            events = [(number, to_sse(ResponseFailed(response=response, sequence_number=number)))]
-        await self.store.finish_response(owner, response, events=events)
+    async def _take_over_claimed(self) -> list[ResponseRun]:
+        resumed: list[ResponseRun] = []
+        while self._claimed:
+            try:
+                run = await self._take_over(self._claimed[0])
+            except ResponseTakenOver:  # by another replica, because this one was taken for dead; or it was cancelled
+                run = None
+            except StoreFault:
+                if resumed:
+                    break
+                raise
+            self._claimed.popleft()
+            if run is not None:
+                resumed.append(run)
+        return resumed
+
+    async def _take_over(self, claimed: ClaimedResponse) -> ResponseRun | None:
+        """The run of a resumed response; None if it was ended."""
+        response = claimed.stored.response
+        if claimed.cancel_requested:
+            return await self._end(claimed, msgspec.structs.replace(response, status="cancelled"))
+        if not response.background:
+            return await self._end(claimed, _interrupted(response, ""))
+        try:
+            run = await self._resume_once_more(claimed)
+        except ApiError as error:
+            _logger.warning("response %s cannot be resumed: %s", response.id, error)
+            reason = f" {error}"
+        except ResponseTakenOver:
+            raise
+        except Exception:  # one broken response must not prevent the others
+            _logger.exception("response %s cannot be resumed", response.id)
+            reason = ""
+        else:
+            self.on_taken_over("resumed")
+            return run
+        return await self._end(claimed, _interrupted(response, reason))
+
+    async def _end(self, claimed: ClaimedResponse, ended: Response) -> None:
+        await store_end(self.store, claimed.owner, claimed.stored, ended)
+        self.on_taken_over(ended.status)
+
+    async def _resume_once_more(self, claimed: ClaimedResponse) -> ResponseRun:
+        """Resume; after a fault of a store that works again or still works, a second time."""
+        try:
+            return await self.resume(claimed.owner, claimed.stored)
+        except StoreFault:
+            await self.store.check_writable()
+            return await self.resume(claimed.owner, claimed.stored)
 
 
 _ENCRYPTED_REASONING = "reasoning.encrypted_content"

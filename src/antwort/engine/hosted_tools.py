@@ -7,14 +7,15 @@ that raises ends neither the response nor its stream.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, cast
 
 from antwort.api.events import ToolProgress
 from antwort.api.ids import Prefix, new_id
 from antwort.api.items import Annotation, Raw
-from antwort.engine.ports import FunctionSpec, HostedCall, PreparedTool, Progress, ToolDone
+from antwort.api.tools import tool_family
+from antwort.engine.ports import FunctionSpec, HostedCall, PreparedTool, Progress, TextAnnotator, ToolDone
 
 _logger = logging.getLogger(__name__)
 
@@ -63,17 +64,18 @@ class HostedTools:
             item = {**call.item}
             _check_item(item)
             return GuardedCall(tool_type, output_index, item, call)
-        identifier = new_id(_ID_PREFIXES.get(tool_type, "fc_"))
-        item = {"id": identifier, "type": f"{tool_type}_call", "status": "in_progress"}
+        family = tool_family(tool_type)
+        identifier = new_id(_ID_PREFIXES.get(family, "fc_"))
+        item = {"id": identifier, "type": f"{family}_call", "status": "in_progress"}
         return GuardedCall(tool_type, output_index, item, None, error=_NOT_STARTED)
 
-    def annotate(self, text: str) -> list[Annotation]:
-        """The citations of all tools; none of a tool that raises."""
-        annotations: list[Annotation] = []
+    def annotator(self) -> GuardedAnnotator:
+        """Finds the citations of all tools in one text of the model."""
+        annotators: list[tuple[str, TextAnnotator]] = []
         for tool_type, tool, *_ in self._tools.values():
             with guard(tool_type, "annotate a text"):
-                annotations += tuple(tool.annotate(text))
-        return annotations
+                annotators.append((tool_type, tool.annotator()))
+        return GuardedAnnotator(annotators)
 
     @contextmanager
     def lease(self) -> Generator[None]:
@@ -89,6 +91,30 @@ class HostedTools:
             for tool_type, lease in reversed(leases):
                 with guard(tool_type, "release its lease"):
                     lease.close()
+
+
+class GuardedAnnotator:
+    """The `TextAnnotator`s of several tools under a guard: one that raised is not asked again."""
+
+    def __init__(self, annotators: Sequence[tuple[str, TextAnnotator]]) -> None:
+        self._annotators = list(annotators)
+
+    def feed(self, delta: str) -> list[Annotation]:
+        return self._collect(lambda annotator: annotator.feed(delta))
+
+    def finish(self, text: str) -> list[Annotation]:
+        return self._collect(lambda annotator: annotator.finish(text))
+
+    def _collect(self, find: Callable[[TextAnnotator], Sequence[Annotation]]) -> list[Annotation]:
+        annotations: list[Annotation] = []
+        working: list[tuple[str, TextAnnotator]] = []
+        for tool_type, annotator in self._annotators:
+            with guard(tool_type, "annotate a text"):
+                annotations += tuple(find(annotator))
+                working.append((tool_type, annotator))
+        if len(working) < len(self._annotators):
+            self._annotators = working
+        return annotations
 
 
 class GuardedCall:

@@ -34,11 +34,20 @@ from antwort.api.items import (
     SummaryText,
     ToolSearchCall,
 )
-from antwort.engine.ports import EncryptedReasoning, ItemPiece, ReasoningPiece, RefusalPiece, SummaryPiece, TextPiece
+from antwort.engine.ports import (
+    EncryptedReasoning,
+    ItemPiece,
+    ReasoningPiece,
+    RefusalPiece,
+    SummaryPiece,
+    TextAnnotator,
+    TextPiece,
+)
 
 TextOrRefusal: TypeAlias = TextPiece | RefusalPiece
 ReasoningDelta: TypeAlias = ReasoningPiece | SummaryPiece | EncryptedReasoning
-Annotate: TypeAlias = Callable[[str], Sequence[Annotation]]
+NewAnnotator: TypeAlias = Callable[[], TextAnnotator]
+"""Makes the annotator of one text."""
 SealReasoning: TypeAlias = Callable[[str, str], str]
 """The `encrypted_content` of a reasoning item, by its id and its text."""
 Raw: TypeAlias = dict[str, Any]
@@ -47,9 +56,11 @@ Raw: TypeAlias = dict[str, Any]
 class OpenMessage:
     """A message that the model is writing; its last part is open."""
 
-    def __init__(self, index: int, annotate: Annotate, phase: str | None = None) -> None:
+    def __init__(self, index: int, new_annotator: NewAnnotator | None = None, phase: str | None = None) -> None:
         self.index = index
-        self._annotate = annotate
+        self._new_annotator = new_annotator
+        self._annotator: TextAnnotator | None = None
+        """Of the open part, if it is text."""
         self._message = Message(id=new_id("msg_"))
         self.set_phase(phase)
         self._chunks: list[str] = []
@@ -69,11 +80,14 @@ class OpenMessage:
         if not content or type(content[-1]) is not kind:
             events += self._close_part()
             content.append(kind())
+            self._annotator = self._new_annotator() if self._new_annotator is not None and kind is OutputText else None
             events.append(wire.ContentPartAdded(**self._location(), part=kind()))
         self._chunks.append(piece.text)
         if isinstance(piece, TextPiece):
             self._logprobs += piece.logprobs
             events.append(wire.OutputTextDelta(**self._location(), delta=piece.text, logprobs=list(piece.logprobs)))
+            if self._annotator is not None:
+                events += self._annotate(self._annotator.feed(piece.text))
         else:
             events.append(wire.RefusalDelta(**self._location(), delta=piece.text))
         return events
@@ -95,14 +109,22 @@ class OpenMessage:
         else:
             part.text = text
             part.logprobs, self._logprobs = self._logprobs, []
-            part.annotations = list(self._annotate(text))
-            events += (
-                wire.OutputTextAnnotationAdded(**self._location(), annotation_index=at, annotation=annotation)
-                for at, annotation in enumerate(part.annotations)
-            )
+            if self._annotator is not None:
+                events += self._annotate(self._annotator.finish(text))
             events.append(wire.OutputTextDone(**self._location(), text=text, logprobs=part.logprobs))
         events.append(wire.ContentPartDone(**self._location(), part=part))
         return events
+
+    def _annotate(self, found: Sequence[Annotation]) -> list[AnyEvent]:
+        """Add citations to the open part."""
+        part = self._message.content[-1]
+        assert isinstance(part, OutputText)  # noqa: S101 - only text has an annotator
+        first = len(part.annotations)
+        part.annotations += found
+        return [
+            wire.OutputTextAnnotationAdded(**self._location(), annotation_index=at, annotation=annotation)
+            for at, annotation in enumerate(found, first)
+        ]
 
     def _location(self) -> Raw:
         last = len(self._message.content) - 1
@@ -255,7 +277,7 @@ def _as_object(arguments: str) -> Raw:
 class OutputBuilder:
     """The output so far. An item keeps the output index that it got when it began."""
 
-    annotate: Annotate = lambda _: ()
+    new_annotator: NewAnnotator | None = None
     seal_reasoning: SealReasoning | None = None
     reasoning_as_summary: bool = False
     output: list[Raw] = field(default_factory=list[Raw])
@@ -292,7 +314,7 @@ class OutputBuilder:
         if isinstance(piece, (TextPiece, RefusalPiece)):
             if not isinstance(self._open, OpenMessage):
                 phase = self._item.phase if self._item else None
-                events += self._replace(OpenMessage(self.next_index, self.annotate, phase))
+                events += self._replace(OpenMessage(self.next_index, self.new_annotator, phase))
             assert isinstance(self._open, OpenMessage)  # noqa: S101 - just opened
             return events + self._open.write(piece)
         if not isinstance(self._open, OpenReasoning):

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
 from http import HTTPStatus
 from typing import Any, Literal, Protocol, TypeAlias
@@ -93,33 +93,33 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     """…or now, instead of answering."""
 
 
-class TextPiece(Struct, frozen=True):
+class TextPiece(Struct, frozen=True, tag=True):
     """A delta of the output text. `logprobs` have the format of the wire."""
 
     text: str
     logprobs: tuple[dict[str, Any], ...] = ()
 
 
-class RefusalPiece(Struct, frozen=True):
+class RefusalPiece(Struct, frozen=True, tag=True):
     """A delta of a refusal."""
 
     text: str
 
 
-class ReasoningPiece(Struct, frozen=True):
+class ReasoningPiece(Struct, frozen=True, tag=True):
     """A delta of the reasoning text."""
 
     text: str
 
 
-class SummaryPiece(Struct, frozen=True):
+class SummaryPiece(Struct, frozen=True, tag=True):
     """A delta of the reasoning summary. A piece with another `part` than the one before it begins a new part."""
 
     text: str
     part: int = 0
 
 
-class ItemPiece(Struct, frozen=True):
+class ItemPiece(Struct, frozen=True, tag=True):
     """The item that the text and reasoning after it belong to, from a backend whose replies have items.
 
     The pieces of one item share `index`. Without this piece, text continues the message before it. The pieces of an
@@ -131,19 +131,19 @@ class ItemPiece(Struct, frozen=True):
     """Of a message: `commentary` or `final_answer`. A second piece of the item may add it."""
 
 
-class EncryptedReasoning(Struct, frozen=True):
+class EncryptedReasoning(Struct, frozen=True, tag=True):
     """Reasoning in the upstream's encrypted form, which is sent back unchanged."""
 
     encrypted_content: str
 
 
-class CompactionPiece(Struct, frozen=True):
+class CompactionPiece(Struct, frozen=True, tag=True):
     """A compaction item of an upstream that compacts by itself. It is passed through unchanged."""
 
     item: dict[str, Any]
 
 
-class CallPiece(Struct, frozen=True):
+class CallPiece(Struct, frozen=True, tag=True):
     """A delta of a function call. The pieces of one call share `index`; the first one has the name."""
 
     index: int
@@ -152,7 +152,7 @@ class CallPiece(Struct, frozen=True):
     arguments: str = ""
 
 
-class Finished(Struct, frozen=True):
+class Finished(Struct, frozen=True, tag=True):
     """The end of the reply. Always the last piece."""
 
     reason: Literal["stop", "length", "content_filter", "calls"] = "stop"
@@ -202,6 +202,13 @@ class ModelFault(Exception):
         if self.status == HTTPStatus.TOO_MANY_REQUESTS:
             return "rate_limit_error"
         return "server_error" if self.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
+
+
+class CallNotRecorded(ModelFault):
+    """The store did not accept that a hosted call begins, so the call was not run."""
+
+    def __init__(self) -> None:
+        super().__init__("The server could not store that a tool call begins, so the call was not run.", status=503)
 
 
 class Model(Protocol):
@@ -292,6 +299,8 @@ class ToolDone(Struct, frozen=True):
 
     item: dict[str, Any]
     text: str
+    web_requests: int = 0
+    """Requests to a search engine that the call made, for `tool_usage`."""
 
 
 class ToolContext(Struct, frozen=True, kw_only=True):
@@ -302,9 +311,15 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     history: Sequence[Item]
     given: Sequence[Item]
     """The end of the history: the items of this request."""
+    created_at: int = 0
+    """When the response was created, in seconds."""
+    made: Sequence[Item] = ()
+    """Of a response that is continued after a crash: its output items so far. They are part of the history."""
     include: frozenset[str]
     images_are_files: bool = False
     """Whether the images of the history are files for the tool, because the model cannot read them."""
+    is_stored: bool = True
+    """Whether the response is stored. If it is not, a tool must not store anything of its content either."""
 
 
 class HostedCall(Protocol):
@@ -331,8 +346,34 @@ class HostedCall(Protocol):
         ...
 
     def failed(self, reason: str) -> ToolDone:
-        """The end of a call that could not be run."""
+        """The end of a call that could not be run. Changes nothing: the call may be run afterwards."""
         ...
+
+
+class TextAnnotator(Protocol):
+    """Finds the citations of one text while the model writes it."""
+
+    def feed(self, delta: str) -> Sequence[Annotation]:
+        """The citations that are complete with this part of the text. Indexes count from the start of the text."""
+        ...
+
+    def finish(self, text: str) -> Sequence[Annotation]:
+        """The remaining citations of the complete text, which is all parts together."""
+        ...
+
+
+class WholeTextAnnotator:
+    """A `TextAnnotator` that reads the complete text only."""
+
+    def __init__(self, find: Callable[[str], Sequence[Annotation]] = lambda _: ()) -> None:
+        self._find = find
+
+    def feed(self, delta: str) -> Sequence[Annotation]:
+        del delta
+        return ()
+
+    def finish(self, text: str) -> Sequence[Annotation]:
+        return self._find(text)
 
 
 class PreparedTool(Protocol):
@@ -352,8 +393,8 @@ class PreparedTool(Protocol):
         """Begin a call of one of the functions."""
         ...
 
-    def annotate(self, text: str) -> Sequence[Annotation]:
-        """Citations in the model's text of what the calls produced."""
+    def annotator(self) -> TextAnnotator:
+        """Finds the citations, in one text of the model, of what the calls produced."""
         ...
 
     def lease(self) -> AbstractContextManager[object]:

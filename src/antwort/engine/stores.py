@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
 from antwort.api.items import Raw
 from antwort.api.responses import Response
+from antwort.engine.replicas.port import ReplicaStore
 
 
 class Owner(Struct, frozen=True):
@@ -34,6 +35,27 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
     """The request had tool secrets, which are not stored: the response cannot be resumed."""
     resumed: int = 0
     """How often the response was resumed after a restart."""
+    first_sequence: int = 0
+    """Of a resumed response: the sequence number of the first event since then. No event before it has a higher one."""
+
+
+class StoredStep(Struct, frozen=True):
+    """One step of the checkpoint of a background response: what changed since the step before it."""
+
+    number: int
+    """0, 1, 2, …"""
+    sequence: int
+    """The last event that the step includes."""
+    body: bytes
+
+
+class ClaimedResponse(NamedTuple):
+    """An unfinished response that this process has taken over from one that has ended."""
+
+    owner: Owner
+    stored: StoredResponse
+    cancel_requested: bool
+    """It is not to be resumed: a client has cancelled it."""
 
 
 class RecordPage(Struct, frozen=True):
@@ -59,8 +81,19 @@ class StoreFault(Exception):
     """The store failed: a full disk, a locked or lost database. Worth a retry later."""
 
 
+class ContentFault(StoreFault):
+    """The contents of files cannot be read or written, and everything else can: an object store that is away."""
+
+
 class ResponseNotStored(StoreFault):
     """The work on a response has ended, and its end could not be stored yet; the write is retried."""
+
+
+class ResponseTakenOver(Exception):
+    """The process must not go on with the response.
+
+    Another replica works on it, because this process did not answer for too long; or it has ended, or was deleted.
+    """
 
 
 class UnknownCursor(ValueError):
@@ -77,7 +110,16 @@ MAX_EVENT_READ_BYTES = 1024 * 1024
 
 
 class ResponseStore(Protocol):
-    """Store of responses. An object of another owner is reported as missing."""
+    """Store of responses. An object of another owner is reported as missing.
+
+    A response belongs to the process that began or claimed it: `begin_response`, `finish_response` and `append_events`
+    raise `ResponseTakenOver` if that is another one.
+    """
+
+    @property
+    def replica_id(self) -> str:
+        """The id of this process, new for each open store; also a valid label of Kubernetes."""
+        ...
 
     async def begin_response(self, owner: Owner, stored: StoredResponse) -> None:
         """Store a response that has begun. Durable when this returns. A response of the same id is replaced."""
@@ -93,7 +135,8 @@ class ResponseStore(Protocol):
     ) -> None:
         """Update a response, usually with its end. Durable when this returns. A deleted response stays deleted.
 
-        In the same transaction `appended` is added to its conversation, if that exists, and `events` are stored.
+        In the same transaction `appended` is added to its conversation, if that exists, and `events` are stored. The
+        steps of a response that has ended are deleted. One that has ended with another status is not changed.
         """
         ...
 
@@ -119,8 +162,17 @@ class ResponseStore(Protocol):
         """
         ...
 
-    async def append_events(self, owner: Owner, response_id: str, events: Sequence[tuple[int, bytes]]) -> None:
-        """Store events of a background response: (sequence number, SSE frame). Does nothing if it was deleted."""
+    async def append_events(
+        self,
+        owner: Owner,
+        response_id: str,
+        events: Sequence[tuple[int, bytes]],
+        steps: Sequence[StoredStep] = (),
+    ) -> None:
+        """Store events of a background response, (sequence number, SSE frame), and steps of its checkpoint.
+
+        In one transaction, and durable when this returns. Does nothing if the response was deleted.
+        """
         ...
 
     async def read_events(self, owner: Owner, response_id: str, after: int) -> list[tuple[int, bytes]]:
@@ -130,8 +182,37 @@ class ResponseStore(Protocol):
         """
         ...
 
-    async def unfinished_responses(self) -> list[tuple[Owner, StoredResponse]]:
-        """Responses that are `queued` or `in_progress`: at start, those that an earlier process left."""
+    async def is_unfinished(self, owner: Owner, response_id: str) -> bool:
+        """Whether a response is `queued` or `in_progress`; False if it is missing."""
+        ...
+
+    async def read_steps(self, owner: Owner, response_id: str) -> list[StoredStep]:
+        """The steps of the checkpoint, in order. None are left once the response has ended."""
+        ...
+
+    async def resume_response(self, owner: Owner, stored: StoredResponse, *, after: int | None = None) -> int:
+        """Store that a background response is resumed; the sequence number of its next event.
+
+        Deletes its events behind the sequence number `after`, if that is given. The next number is above those that
+        were ever stored, and is the `first_sequence` from now on. The state and `resumed` are those of `stored`; the
+        items and the steps stay. `ResponseTakenOver` if it has ended or was deleted.
+        """
+        ...
+
+    async def claim_responses(self, limit: int, excluded: Sequence[str] = ()) -> list[ClaimedResponse]:
+        """Take over unfinished responses of all owners, oldest first, whose process has ended, except some ids.
+
+        From then on they belong to this process. Several processes that call this at once get different ones. After a
+        `StoreFault` the next call also returns what was taken over nevertheless.
+        """
+        ...
+
+    async def request_cancel(self, owner: Owner, response_id: str) -> str | None:
+        """Store that an unfinished response is to be cancelled; the id of its process, None if it is not unfinished."""
+        ...
+
+    async def own_unfinished(self) -> dict[str, bool]:
+        """The ids of this process's unfinished responses, and whether they are to be cancelled."""
         ...
 
 
@@ -203,11 +284,36 @@ class FileStore(Protocol):
         """Delete the expired files of all owners; their number. To be called periodically."""
         ...
 
+    async def delete_orphans(self) -> int:
+        """Delete contents that killed processes left without a record; their number. To be called periodically.
+
+        Each call looks at a bounded number of contents, and the next one continues there.
+        """
+        ...
+
 
 AUTO_CONTAINER = "antwort:auto"
 """The name of a container that a tool created for itself. The name is the eviction policy: when a tenant is over its
 quota, the least recently used idle container of this name expires early, and no other. A client that gives its own
 container this name chooses that policy for it."""
+
+
+SEVERAL_REPLICAS = "*"
+"""`ContainerRecord.used_by` of a container that several replicas used within a short time."""
+
+
+class SandboxRef(Struct, frozen=True):
+    """A sandbox of a container: the replica that holds it, and its id in logs."""
+
+    replica: str
+    sandbox: str
+
+
+class ReplicaUse(Struct, frozen=True):
+    """A use of a container by a replica. A use by another replica counts for as long as it is not before `since`."""
+
+    replica: str
+    since: float
 
 
 class ContainerRecord(Struct, frozen=True, kw_only=True):
@@ -226,6 +332,10 @@ class ContainerRecord(Struct, frozen=True, kw_only=True):
     """The id of its sandbox in logs; None before its first use, and after the loss of a sandbox."""
     lost: str | None = None
     """Why its earlier content is gone, if it ever lost a sandbox."""
+    replica: str | None = None
+    """The replica whose process holds its sandbox; None without a sandbox."""
+    used_by: str | None = None
+    """The replica that used it last, or `SEVERAL_REPLICAS`: decides which replica may evict it at once."""
 
     @property
     def is_auto(self) -> bool:
@@ -289,20 +399,44 @@ class ContainerStore(Protocol):
         self, owner: Owner, query: PageQuery, now: float, name: str | None = None
     ) -> RecordPage: ...
 
-    async def touch_container(self, owner: Owner, container_id: str, now: float) -> ContainerRecord | None:
-        """Restart the idle time of a container, unless it has expired; its record, None if it is missing."""
+    async def touch_container(
+        self, owner: Owner, container_id: str, now: float, use: ReplicaUse
+    ) -> ContainerRecord | None:
+        """Restart the idle time of a container, unless it has expired; its record, None if it is missing.
+
+        `used_by` becomes the replica, or `SEVERAL_REPLICAS` if another one has used it since `use.since`.
+        """
         ...
 
-    async def set_sandbox(self, owner: Owner, container_id: str, sandbox: str) -> bool:
-        """Store the new sandbox of a container, and drop its file records. False if it is missing or has expired."""
+    async def set_sandbox(self, owner: Owner, container_id: str, sandbox: SandboxRef) -> ContainerRecord | None:
+        """Store the new sandbox of a container, and drop its file records; the record afterwards.
+
+        A sandbox of another replica is not replaced: of two that set one at once, the first wins. None if the
+        container is missing or has expired.
+        """
         ...
 
-    async def mark_sandbox_lost(self, owner: Owner, container_id: str, why: str) -> None:
-        """Store the loss of its sandbox, and drop its file records."""
+    async def mark_sandbox_lost(self, owner: Owner, container_id: str, sandbox: SandboxRef, why: str) -> bool:
+        """Store the loss of this sandbox, and drop its file records. False if the container does not have it."""
         ...
 
-    async def mark_all_sandboxes_lost(self, why: str) -> list[tuple[Owner, ContainerRecord]]:
-        """The same for the containers of all owners, at start; the changed containers."""
+    async def mark_sandboxes_lost(self, replicas: Sequence[str], why: str) -> list[tuple[Owner, ContainerRecord]]:
+        """The same for all sandboxes of these replicas, of all owners; the changed containers."""
+        ...
+
+    async def sandbox_replicas(self) -> list[str]:
+        """The replicas that hold sandboxes; an empty id for sandboxes of an earlier version."""
+        ...
+
+    async def held_sandboxes(self, replica: str) -> set[tuple[str, str, str]]:
+        """The sandboxes that a replica holds: tenant, container id and sandbox."""
+        ...
+
+    async def reserve_disk(self, owner: Owner, container_id: str, size: int, most: int, now: float) -> bool:
+        """Count an upload of `size` bytes in progress as disk use of the container, until its files are stored.
+
+        False, without a change, where the owner's disk use would exceed `most`. Zero bytes end the reservation.
+        """
         ...
 
     async def delete_container(self, owner: Owner, container_id: str) -> bool:
@@ -316,12 +450,17 @@ class ContainerStore(Protocol):
         ...
 
     async def expire_least_recently_used(
-        self, owner: Owner, name: str, now: float, excluded: Sequence[str] = ()
+        self, owner: Owner, name: str, now: float, use: ReplicaUse, excluded: Sequence[str] = ()
     ) -> ContainerRecord | None:
         """Expire the least recently used container of this name; None if there is none.
 
-        Not one of `excluded`, and not one that was used after `now`, when the caller computed `excluded`.
+        Not one of `excluded`, not one that was used after `now`, when the caller computed `excluded`, and not one that
+        another replica has used since `use.since`.
         """
+        ...
+
+    async def has_live_containers(self, owner: Owner, name: str, now: float, excluded: Sequence[str]) -> bool:
+        """Whether there is a running container of this name that is not one of `excluded`."""
         ...
 
     async def forget_containers(self, before: float) -> int:
@@ -329,11 +468,18 @@ class ContainerStore(Protocol):
         ...
 
     async def change_container_files(
-        self, owner: Owner, container_id: str, *, put: Sequence[ContainerFileRecord], dropped: Sequence[str] = ()
+        self,
+        owner: Owner,
+        container_id: str,
+        *,
+        put: Sequence[ContainerFileRecord],
+        dropped: Sequence[str] = (),
+        sandbox: SandboxRef | None = None,
     ) -> bool:
         """Drop file records by id, and put others, each of which replaces the record of its path. Atomic.
 
-        False if the container is missing or has expired.
+        Ends the reservation of disk. False, without a change, if the container is missing, has expired, or has another
+        sandbox than the given one.
         """
         ...
 
@@ -344,6 +490,11 @@ class ContainerStore(Protocol):
 
 class Store(ResponseStore, ConversationStore, FileStore, ContainerStore, Protocol):
     """The complete store."""
+
+    @property
+    def replicas(self) -> ReplicaStore | None:
+        """The other processes that have the store open; None if there is only this one."""
+        ...
 
     async def check_writable(self) -> None:
         """Do a write that changes nothing; `StoreFault` where it fails."""

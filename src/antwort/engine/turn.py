@@ -9,6 +9,10 @@
     Run(call, …)          ->  ToolDone      the reply is complete: run the call, emit its progress events
     Emit(events)          ->  None          send events to the client
 
+`Run` and some `Emit` carry a `Step` of the checkpoint: that of `Run` must be durable before the call is run, that of
+`Emit` is stored together with its last event. A `TurnLoop` that gets the `Checkpoint` of these steps continues the
+response: a call that had begun is not run again.
+
 It returns the response as it ended. The driver throws `ModelFault` in where the model
 failed, and `Cancelled` where the response is cancelled. In every case the last event is
 `response.completed`, `response.incomplete` or `response.failed`. See `driver`.
@@ -18,25 +22,40 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
+import msgspec
+
 from antwort.api import events as wire
 from antwort.api import items
-from antwort.api.attached_parts import AttachedPart, PartLocation, attached_parts
 from antwort.api.errors import ErrorDetail
 from antwort.api.events import AnyEvent
 from antwort.api.ids import MAX_ID_LENGTH, new_id
-from antwort.api.items import InputImage, Item
+from antwort.api.items import Item
 from antwort.api.requests import CreateResponse
-from antwort.api.responses import IncompleteDetails, Response, ResponseError, ResponseStatus, Usage
+from antwort.api.responses import (
+    IncompleteDetails,
+    Response,
+    ResponseError,
+    ResponseStatus,
+    ToolUsage,
+    Usage,
+    WebSearchUsage,
+)
 from antwort.api.token_estimate import estimate_item
+from antwort.engine.checkpoint.log import StepLog
+from antwort.engine.checkpoint.replies import restore_reply, save_reply
+from antwort.engine.checkpoint.state import Checkpoint
+from antwort.engine.checkpoint.steps import BegunCall, EndedCall, HistoryEntry, SavedCompaction, Step, Totals
 from antwort.engine.classify import ClientSide, Offer, ServerSide
 from antwort.engine.compaction.compactor import Compacted, Compactor, SummaryReply
+from antwort.engine.compaction.plan import CompactionPlan
 from antwort.engine.hosted_tools import GuardedCall
 from antwort.engine.output_builder import OpenCall, OutputBuilder
 from antwort.engine.ports import (
+    CallNotRecorded,
     CallPiece,
     CompactionPiece,
     Finished,
@@ -59,6 +78,10 @@ _UNFINISHED_COMPACTION = {"type": "compaction", "encrypted_content": ""}
 """A compaction item until its summary is written."""
 _REPLAYED_TYPES = ("message", "reasoning", "compaction")
 _MIN_OUTPUT_TOKENS = 16  # the smallest `max_output_tokens` that this server and a Responses upstream accept
+_INTERRUPTED = (
+    "The server was stopped while this call ran. It may have run, completely or in part; its result is lost. It was "
+    "not run again. Check what it has done before you repeat it."
+)
 
 
 @dataclass(frozen=True)
@@ -98,6 +121,7 @@ class Run:
     call: GuardedCall
     name: str
     call_id: str
+    step: Step | None = None
 
 
 @dataclass(frozen=True)
@@ -105,58 +129,11 @@ class Emit:
     """Send events to the client."""
 
     events: Sequence[AnyEvent]
+    step: Step | None = None
 
 
 Command: TypeAlias = Count | Ask | NextPiece | Open | Run | Emit
 Commands: TypeAlias = Generator[Command, Any, None]
-
-
-@dataclass(frozen=True)
-class CompactionPlan:
-    """What a response does about compaction. By default nothing."""
-
-    compactor: Compactor | None = None
-    is_triggered: bool = False
-    """The request asks for a compaction instead of an answer."""
-    transcript: Sequence[Item] = ()
-    """The history as it is stored, item by item as in `history`, which has the attachments that models read."""
-    history: Sequence[Item] = ()
-    upstream_threshold: int | None = None
-    """The upstream compacts by itself: its threshold…"""
-    is_upstream_triggered: bool = False
-    """…and whether it is triggered now."""
-
-    def with_attachments(self, window: Sequence[Item]) -> list[Item]:
-        """The items of a window as models read them."""
-        pairs = list(zip(self.transcript, self.history, strict=True))
-        resolved = {id(item): read for item, read in pairs}
-        parts = {
-            source: read.raw[location.field][location.part_index]
-            for item, read in pairs
-            for location, source in _sources(item)
-        }
-        return [resolved.get(id(item)) or _with_parts(item, parts) for item in window]
-
-
-def _sources(item: Item) -> list[tuple[PartLocation, str]]:
-    """The attached parts of an item: their locations, and what identifies their content."""
-    found = [(location, _source(part)) for location, part in attached_parts(item, "")]
-    return [(location, source) for location, source in found if source is not None]
-
-
-def _source(part: AttachedPart) -> str | None:
-    inline = part.image_url if isinstance(part, InputImage) else part.file_data
-    return part.file_id or inline
-
-
-def _with_parts(item: Item, parts: Mapping[str, dict[str, Any]]) -> Item:
-    """A changed item of the window, with the parts that the item in the history has."""
-    raw = item.raw
-    for location, source in _sources(item):
-        content = list(raw[location.field])
-        content[location.part_index] = parts.get(source, content[location.part_index])
-        raw = {**raw, location.field: content}
-    return item if raw is item.raw else items.read(raw)
 
 
 class Cancelled(Exception):
@@ -199,12 +176,12 @@ class TurnLoop:
         """The output items before this index are in the transcript, or were compacted."""
         self.compacted: Compacted | None = None
         """The last compaction, if there was one."""
-        self._summary_tokens = 0
-        self._usage: Usage | None = None
-        self._hosted_calls = 0
+        self._totals = Totals()
         self._demand = CallDemand(response.model)
         self._open_call: WrittenCall | None = None
         """The call whose item has begun and not ended."""
+        self._log = StepLog(is_kept=response.background)
+        self._checkpoint: Checkpoint | None = None
 
     @property
     def is_compacted_upstream(self) -> bool:
@@ -214,32 +191,88 @@ class TurnLoop:
     def run(self) -> Generator[Command, Any, Response]:
         """Advance the response to its end."""
         try:
-            yield Emit(self._begin())
-            if self._compaction.is_triggered:
-                assert self._compaction.compactor is not None  # noqa: S101 - checked when the response was prepared
-                yield from self._compact(self._compaction.compactor)
-                yield Emit([self._completed()])
-                return self.response
-            for _ in range(self._max_turns):
-                yield from self._compact_above_threshold()
-                reply = ReplyQueue()
-                finished = yield from self._ask(reply)
-                if reply.is_cut:
-                    reason = "max_output_tokens" if finished.reason == "length" else "content_filter"
-                    yield Emit([self._incomplete(reason)])
-                    return self.response
-                if reply.has_client_calls or not (reply.calls or reply.is_asked_again):
-                    yield from self._compact_above_threshold(finished.usage)
-                    yield Emit([self._completed()])
-                    return self.response
-                if (left := self._tokens_left()) is not None and left < _MIN_OUTPUT_TOKENS:
-                    yield Emit([self._incomplete("max_output_tokens")])
-                    return self.response
-                self._narrow_offer(reply)
-            yield Emit([self._incomplete("max_messages")])
+            if self._checkpoint is None:
+                begun = self._begin()
+                yield Emit(begun, self._complete(Step(self._totals)))
+                last = yield from self._advance(None)
+            else:
+                last = yield from self._continue(self._checkpoint)
+            yield Emit([last])
         except Exception as error:  # noqa: BLE001 - the response needs an end whatever failed
             yield Emit(self._abort(error))
         return self.response
+
+    def _continue(self, checkpoint: Checkpoint) -> Generator[Command, Any, AnyEvent]:
+        """Advance a response that an earlier process has begun, from its checkpoint."""
+        open_reply, begun, compaction = checkpoint.reply, checkpoint.begun, checkpoint.compaction
+        reply = None if open_reply is None else restore_reply(open_reply, self._offer.owner)
+        self._narrow_offer()
+        if begun is not None:
+            event = self._output.end(len(checkpoint.items), begun.item)
+            yield Emit([event], self._complete(Step(self._totals, ended=EndedCall(begun.key, begun.text))))
+        if compaction is not None and compaction.is_last:
+            return self._completed()
+        return (yield from self._advance(reply))
+
+    def _advance(self, reply: ReplyQueue | None) -> Generator[Command, Any, AnyEvent]:
+        """Ask the model until it calls no hosted tool; the last event. `reply` was read before, but is not ended."""
+        if self._compaction.is_triggered:
+            assert self._compaction.compactor is not None  # noqa: S101 - checked when the response was prepared
+            yield from self._compact(self._compaction.compactor, is_last=True)
+            return self._completed()
+        while reply is not None or self._totals.turns < self._max_turns:
+            if reply is None:
+                yield from self._compact_above_threshold()
+                reply = yield from self._read_reply()
+            finished = yield from self._end_reply(reply)
+            if reply.is_cut:
+                return self._incomplete("max_output_tokens" if finished.reason == "length" else "content_filter")
+            if reply.has_client_calls or not (reply.calls or reply.is_asked_again):
+                yield from self._compact_above_threshold(finished.usage)
+                return self._completed()
+            if (left := self._tokens_left()) is not None and left < _MIN_OUTPUT_TOKENS:
+                return self._incomplete("max_output_tokens")
+            self._totals.is_choice_met |= reply.has_hosted_calls
+            self._totals.is_client_only |= not self._may_run_more()
+            self._narrow_offer()
+            reply = None
+        return self._incomplete("max_messages")
+
+    # ── the checkpoint ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Before `run`: take over the state of a response that an earlier process has begun."""
+        self._checkpoint = checkpoint
+        self._log.continue_from(checkpoint)
+        self.response.status = "in_progress"
+        self._totals = msgspec.structs.replace(checkpoint.totals)
+        self._count_web_requests(0)
+        self._demand = CallDemand(self.response.model, self._totals.missed_demands)
+        self._output.output = [*checkpoint.output]
+        if (done := checkpoint.compaction) is not None:
+            window = self._compaction.restored(done.window)
+            self.response.compaction = done.note
+            self._history = self._compaction.with_attachments(window)
+            self._transcript, self._transcript_end = window, done.end
+        self._append_history(checkpoint.history)
+
+    def _append_history(self, entries: Sequence[HistoryEntry]) -> None:
+        output = self._output.output
+        self._history += [items.read(output[entry] if isinstance(entry, int) else entry) for entry in entries]
+
+    def _complete(self, step: Step, end: int | None = None) -> Step | None:
+        """The next step of the checkpoint, if there are steps: the output items before `end` have ended."""
+        self._totals.missed_demands = self._demand.attempts
+        return self._log.complete(step, self._output.output, end)
+
+    def _begun_step(self, reply: ReplyQueue, call: WrittenCall, hosted: GuardedCall) -> Step | None:
+        """The step before a hosted call is run, with its end if the server is stopped meanwhile."""
+        if not self._log.is_kept:
+            return None
+        key, interrupted = reply.key_of(call), hosted.failed(_INTERRUPTED)
+        begun = BegunCall(key, interrupted.item, interrupted.text)
+        saved, reply.is_saved = None if reply.is_saved else save_reply(reply), True
+        return self._complete(Step(self._totals, begun=begun, reply=saved), call.output_index)
 
     # ── start and end of the response ────────────────────────────────────────────────────────────────────────────────
 
@@ -267,6 +300,8 @@ class TurnLoop:
                 events = self._close_open_items("The response was cancelled.")
                 self._finalize("cancelled")
                 return [*events, wire.ResponseIncomplete(response=self.response)]
+            case CallNotRecorded():
+                return [*self._close_open_items(error.message), *self._failed(error)]
             case ModelFault():
                 return [*self._close_open_items("The model failed before the call was whole."), *self._failed(error)]
             case _:  # the state may be inconsistent, so open items are not closed
@@ -297,29 +332,39 @@ class TurnLoop:
             for item in self._output.output
             if not _is_unfinished_compaction(item)
         ]
-        self.response.usage = self._usage
+        self.response.usage = self._totals.usage
 
     # ── the model ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _ask(self, reply: ReplyQueue) -> Generator[Command, Any, Finished]:
-        """Send the history to the model, emit its reply, run its hosted calls, and append all of it to the history."""
+    def _read_reply(self) -> Generator[Command, Any, ReplyQueue]:
+        """Send the history to the model, and emit what it writes up to its first hosted call."""
         piece = yield from self._first_piece()
-        first_index = self._output.next_index  # behind the item of a compaction
+        reply = ReplyQueue(first_index=self._output.next_index)  # behind the item of a compaction
         while not isinstance(piece, Finished):
             yield from self._read_piece(piece, reply)
             piece = cast("Piece", (yield NextPiece()))
         reply.finished = piece
-        self._usage = (self._usage or Usage()) + piece.usage
+        self._totals.turns += 1
+        self._totals.usage = (self._totals.usage or Usage()) + piece.usage
+        return reply
+
+    def _end_reply(self, reply: ReplyQueue) -> Generator[Command, Any, Finished]:
+        """Run the hosted calls of a complete reply, emit the rest of it, and append all of it to the history."""
+        assert reply.finished is not None  # noqa: S101 - it was read to its end
         is_missed = self._demand.is_missed(self._offer, reply)
         dropped = reply.drop_text() if is_missed else ""
         yield from self._send_waiting(reply)
         yield Emit(self._output.close("incomplete" if reply.is_cut else "completed"))
-        written = self._output.output[first_index:]
-        self._history += [items.read(item) for item in written if item["type"] in _REPLAYED_TYPES]
-        self._history += [items.read({"role": "assistant", "content": dropped})] if dropped else []
-        self._record_calls(reply.calls.values())
-        self._history += self._demand.repeat(self._offer, reply) if is_missed else []
-        return piece
+        written = range(reply.first_index, self._output.next_index)
+        entries: list[HistoryEntry] = [at for at in written if self._output.output[at]["type"] in _REPLAYED_TYPES]
+        entries += [{"role": "assistant", "content": dropped}] if dropped else []
+        made = [call for call in reply.calls.values() if not call.is_client_side]
+        entries += [call.as_function_call().raw for call in made]
+        entries += [call.as_output().raw for call in made]  # behind all calls
+        entries += [item.raw for item in self._demand.repeat(self._offer, reply)] if is_missed else []
+        self._append_history(entries)
+        self._log.add_history(entries)
+        return reply.finished
 
     def _first_piece(self) -> Generator[Command, Any, Piece]:
         """Send the request; with a compacted or truncated history where it is too long and the request allows it."""
@@ -362,7 +407,8 @@ class TurnLoop:
 
     def _tokens_left(self) -> int | None:
         limit = self.request.max_output_tokens
-        used = self._usage.output_tokens - self._summary_tokens if self._usage else 0
+        usage = self._totals.usage
+        used = usage.output_tokens - self._totals.summary_tokens if usage else 0
         return None if limit is None else limit - used
 
     # ── compaction ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -376,7 +422,7 @@ class TurnLoop:
         if not tokens:
             tokens = yield from self._count_tokens()
         if compactor.is_due(self._current_transcript(), tokens):
-            yield from self._compact(compactor)
+            yield from self._compact(compactor, is_last=usage is not None)
 
     def _count_tokens(self) -> Generator[Command, Any, int]:
         request = self.model_request()
@@ -390,7 +436,7 @@ class TurnLoop:
         compactor = self._compaction.compactor
         return None if compactor is None else compactor.shrink(self._current_transcript())
 
-    def _compact(self, compactor: Compactor) -> Commands:
+    def _compact(self, compactor: Compactor, *, is_last: bool = False) -> Commands:
         """Replace the history by a compacted window, and add the compaction item to the output."""
         history = self._current_transcript()
         item = {"id": new_id("cmp_"), **_UNFINISHED_COMPACTION}
@@ -399,12 +445,14 @@ class TurnLoop:
         if self._compaction.is_triggered:
             yield Emit([wire.CompactionCompacting(item_id=item["id"], output_index=index)])
         done = yield from compactor.compact(item["id"], history, self.model_request(), self._read_summary)
-        self._usage = (self._usage or Usage()) + done.usage
-        self._summary_tokens += done.usage.output_tokens
+        self._totals.usage = (self._totals.usage or Usage()) + done.usage
+        self._totals.summary_tokens += done.usage.output_tokens
         self.compacted, self.response.compaction = done, done.note
         self._history = self._compaction.with_attachments(done.window)
         self._transcript, self._transcript_end = done.window, index + 1
-        yield Emit([self._output.end(index, {**item, "encrypted_content": done.encrypted_content})])
+        event = self._output.end(index, {**item, "encrypted_content": done.encrypted_content})
+        saved = SavedCompaction([one.raw for one in done.window], done.note, index + 1, is_last)
+        yield Emit([event], self._complete(Step(self._totals, compaction=saved)))
 
     def _read_summary(self, request: ModelRequest, reply: SummaryReply) -> Commands:
         piece = cast("Piece", (yield Ask(request, for_summary=True)))
@@ -451,7 +499,7 @@ class TurnLoop:
                     yield from self._begin_call(first)
                     if not reply.may_end(first):
                         return
-                    yield from self._end_call(first, is_cut=reply.is_cut)
+                    yield from self._end_call(first, reply)
                 reply.waiting.popleft()
             elif self._demand.is_open(self._offer, reply):
                 return
@@ -475,7 +523,7 @@ class TurnLoop:
             case ServerSide() if not self._may_run_more():
                 call.refusal = "No more tool calls are allowed in this response. Answer with what you have."
             case owner:
-                self._hosted_calls += isinstance(owner, ServerSide)
+                self._totals.hosted_calls += isinstance(owner, ServerSide)
                 reply.has_accepted_call = True
         return call
 
@@ -506,18 +554,27 @@ class TurnLoop:
             self._open_call = call
             yield Emit([self._output.begin(hosted.item), *hosted.started_events(), *call.begin(hosted)])
 
-    def _end_call(self, call: WrittenCall, *, is_cut: bool) -> Commands:
+    def _end_call(self, call: WrittenCall, reply: ReplyQueue) -> Commands:
         """End the item of a call; a hosted call is run before, unless the reply was cut off."""
         call.is_ended = True
         if call.client_call is not None:
-            events, item = call.close(is_cut=is_cut)
+            events, item = call.close(is_cut=reply.is_cut)
             yield Emit([*events, self._close_call(call, item)])
-        elif call.hosted is not None and is_cut:
+        elif call.hosted is not None and reply.is_cut:
             yield Emit(self._interrupt(call, "The reply was cut off before the call was run."))
         elif call.hosted is not None:
-            done = cast("ToolDone", (yield Run(call.hosted, call.name, call.call_id)))
+            begun = self._begun_step(reply, call, call.hosted)
+            done = cast("ToolDone", (yield Run(call.hosted, call.name, call.call_id, begun)))
             call.output = done.text
-            yield Emit([self._close_call(call, done.item)])
+            event = self._close_call(call, done.item)
+            self._count_web_requests(done.web_requests)
+            ended = EndedCall(reply.key_of(call), done.text)
+            yield Emit([event], self._complete(Step(self._totals, ended=ended)))
+
+    def _count_web_requests(self, count: int) -> None:
+        self._totals.web_requests += count
+        if self._totals.web_requests:
+            self.response.tool_usage = ToolUsage(web_search=WebSearchUsage(self._totals.web_requests))
 
     def _interrupt(self, call: WrittenCall, reason: str) -> list[AnyEvent]:
         """End the item of a call that was not run to its end."""
@@ -530,21 +587,15 @@ class TurnLoop:
         self._open_call = None
         return self._output.end(call.output_index, item)
 
-    def _record_calls(self, calls: Iterable[WrittenCall]) -> None:
-        """Append the calls that the client does not run to the history, and their outputs behind all of them."""
-        made = [call for call in calls if not call.is_client_side]
-        self._history += [call.as_function_call() for call in made]
-        self._history += [call.as_output() for call in made]
-
     def _may_run_more(self) -> bool:
         limit = self.response.max_tool_calls
-        return limit is None or self._hosted_calls < limit
+        return limit is None or self._totals.hosted_calls < limit
 
-    def _narrow_offer(self, reply: ReplyQueue) -> None:
+    def _narrow_offer(self) -> None:
         """For the next request: no forced choice after a hosted call, no hosted tools past `max_tool_calls`."""
-        if reply.has_hosted_calls:
+        if self._totals.is_choice_met:
             self._offer = self._offer.with_auto_choice()
-        if not self._may_run_more():
+        if self._totals.is_client_only:
             self._offer = self._offer.client_only()
 
 

@@ -85,10 +85,25 @@ def _file_search(raw: Raw) -> ReplayedCall:
 
 
 def _web_search(raw: Raw) -> ReplayedCall:
+    """A search, or another action of the web search, which is a function of its own."""
     action = cast("Raw", raw.get("action")) if isinstance(raw.get("action"), dict) else {}
+    kind = action.get("type")
+    name = kind if kind in ("open_page", "find_in_page") else "web_search"
+    left_out = {"sources", "type"} | ({"query"} if name == "web_search" and action.get("queries") else set[str]())
+    arguments = {key: value for key, value in action.items() if key not in left_out and value is not None}
     sources = "\n".join(_text(source.get("url")) for source in _entries(action.get("sources")))
-    arguments = {key: value for key, value in action.items() if key not in ("sources", "type") and value is not None}
-    return ReplayedCall(_call_id(raw), "web_search", _json(arguments), sources or OUTPUT_NOT_STORED)
+    results = "\n\n".join(map(_web_result, _entries(raw.get("results"))))
+    output = truncate_chars(results) or sources
+    if raw.get("status") == "failed":
+        output = output or "(the call failed)"
+    return ReplayedCall(_call_id(raw), name, _json(arguments), output or OUTPUT_NOT_STORED)
+
+
+def _web_result(result: Raw) -> str:
+    """A result with the number that the model cites it by."""
+    index, title = result.get("index"), _text(result.get("title"))
+    head = f"[{index}] {title}" if isinstance(index, int) else title
+    return "\n".join(filter(None, (head, _text(result.get("url")), _text(result.get("text")))))
 
 
 def _mcp(raw: Raw) -> ReplayedCall:

@@ -90,7 +90,7 @@ class Upstream:
                 **(headers or {}),
             },
             timeout=httpx2.Timeout(connect=limits.connect, read=limits.read, write=limits.write, pool=limits.connect),
-            transport=_transport(proxy, ca_file),
+            transport=transport_for(proxy, ca_file),
         )
 
     async def stream(
@@ -195,7 +195,7 @@ def _address(url: str) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _transport(proxy: str | None, ca_file: str | None) -> httpx2.AsyncBaseTransport:
+def transport_for(proxy: str | None, ca_file: str | None = None) -> httpx2.AsyncBaseTransport:
     """httpx2's own transport where a proxy applies, which `HttpTransport` does not support. Both use one TLS policy."""
     ssl_context = client_ssl_context(ca_file) if ca_file or proxy else None  # else created on first use
     if proxy is None:

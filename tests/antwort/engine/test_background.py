@@ -6,12 +6,17 @@ import json
 
 import pytest
 from fixtures_sealing import new_sealer
+from unfinished import unfinished_ids
+from waiting import wait_until_async
 
+from antwort.api.errors import ApiError
 from antwort.api.requests import CreateResponse
+from antwort.engine import background as background_module
 from antwort.engine.background import Background
 from antwort.engine.engine import Engine
 from antwort.engine.ports import ChosenModel
-from antwort.engine.stores import Owner
+from antwort.engine.replicas.takeover import Takeover
+from antwort.engine.stores import Owner, StoreFault
 from antwort.models import Scripted, parse_script
 from antwort.models.registry import ModelRegistry
 from antwort.net.sse import decode_frame
@@ -24,6 +29,7 @@ US = Owner("us", "key")
 SCRIPT = """
 fragment: 1
 answers:
+  - {when: {text: silent}, reply: [{delay: 600}]}
   - {when: {text: forever}, reply: [{text: begun}, {delay: 600}]}
   - {when: {text: long}, reply: [{text: "0123456789012345678901234567890123456789012345678901234567890123456789"}]}
   - {reply: [{text: hello}]}
@@ -114,7 +120,7 @@ async def test_a_response_cancelled_before_it_started_has_a_first_and_a_last_eve
     check_numbers(events)
     assert (events[0]["type"], events[-1]["type"]) == ("response.created", "response.incomplete")
     assert events[-1]["response"]["status"] == "cancelled"
-    assert await engine.store.unfinished_responses() == []
+    assert await unfinished_ids(engine.store) == []
 
 
 async def test_concurrent_cancellations_end_the_response_once(server):
@@ -128,7 +134,7 @@ async def test_concurrent_cancellations_end_the_response_once(server):
     assert not await background.cancel(identifier)
     check_numbers(events)
     assert [event["type"] for event in events].count("response.incomplete") == 1
-    assert await engine.store.unfinished_responses() == []
+    assert await unfinished_ids(engine.store) == []
 
 
 @pytest.mark.parametrize("moment", range(0, 60, 3))
@@ -166,4 +172,110 @@ async def test_aclose_leaves_a_response_unfinished_for_the_next_start(server):
     await asyncio.wait_for(follower, 10)
 
     assert events[-1]["type"] == "response.output_text.delta"
-    assert [stored.response.id for _, stored in await engine.store.unfinished_responses()] == [identifier]
+    assert await unfinished_ids(engine.store) == [identifier]
+
+
+async def test_a_response_that_this_process_still_works_on_is_not_resumed_beside_it(server):
+    """The process was taken for dead, and the one that took over has ended before this one has noticed."""
+    engine, background = server
+    launched_runs = []
+
+    async def launch(run):
+        launched_runs.append(run)
+
+    takeover = Takeover(engine, background, launch)
+    identifier = await launched(server, "forever")
+    await wait_for_delta(background, identifier)
+    await engine.store._database.write_all_tenants(
+        lambda rows: rows.execute("UPDATE responses SET replica = 'rep_ended'")
+    )
+    await takeover.recover()
+    assert launched_runs == []
+    background.abandon(identifier)
+    await wait_until_async(lambda: not background.running)
+    await takeover.recover()
+    assert [run.response.id for run in launched_runs] == [identifier]
+
+
+async def test_a_cancellation_by_another_replica_does_not_wait_for_a_take_over(server):
+    """To prepare what is taken over may last long: an upstream that is asked for its abilities may not answer."""
+    engine, background = server
+
+    async def launch(run):
+        background.launch(run)
+
+    identifier = await launched(server, "forever")
+    await wait_for_delta(background, identifier)
+    await engine.store.request_cancel(US, identifier)
+    async with background.recovering:
+        running = asyncio.create_task(Takeover(engine, background, launch).run())
+        try:
+            await wait_until_async(lambda: not background.running)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+    assert (await engine.store.get_response(US, identifier)).response.status == "cancelled"
+
+
+async def test_a_cancellation_is_not_replaced_by_an_end_that_was_refused_before(server):
+    engine, background = server
+    run = await engine.start(US, CreateResponse(input="long", background=True))
+    write, is_refused = run.store.finish_response, True
+
+    async def refusing(owner, response, **options):
+        if response.status == "completed" and is_refused:
+            raise StoreFault("The store failed: it is away.")
+        await write(owner, response, **options)
+
+    engine.store.finish_response = refusing
+    engine.retries.first_wait = 0.01
+    background.launch(run)
+    await wait_until_async(lambda: not background.running)
+    await background.end(US, run.response.id)
+    is_refused = False
+    await wait_until_async(lambda: not engine.retries._tasks)
+    events = await followed(background, run.response.id)
+    assert (await engine.store.get_response(US, run.response.id)).response.status == "cancelled"
+    assert [event["type"] for event in events if event["type"].rpartition(".")[2] in ("completed", "incomplete")] == [
+        "response.incomplete"
+    ]
+
+
+async def test_a_continued_response_whose_model_has_not_answered_can_be_cancelled(server):
+    engine, background = server
+    identifier = await launched(server, "silent")
+    async with contextlib.aclosing(background.follow(US, identifier, -1)) as frames:
+        async for frame in frames:
+            if b"response.in_progress" in frame:
+                break
+    await background.aclose()
+    await engine.store._database.write_all_tenants(
+        lambda rows: rows.execute("UPDATE responses SET replica = 'rep_ended'")
+    )
+    again = Background(engine.store)
+    [run] = await engine.recover()
+    again.launch(run)
+    assert await asyncio.wait_for(again.cancel(identifier), 10)
+    events = await followed(again, identifier)
+
+    check_numbers(events)
+    assert [event["type"] for event in events] == [
+        "response.created",
+        "response.queued",
+        "response.in_progress",
+        "response.incomplete",
+    ]
+    assert events[-1]["response"]["status"] == "cancelled"
+
+
+async def test_a_cancellation_does_not_wait_for_a_take_over_for_ever(server, monkeypatch):
+    engine, background = server
+    run = await engine.start(US, CreateResponse(input="long", background=True))
+    monkeypatch.setattr(background_module, "_CANCEL_TIMEOUT", 0.05)
+    async with background.recovering:
+        with pytest.raises(ApiError) as refused:
+            await asyncio.wait_for(background.end(US, run.response.id), 10)
+    assert (refused.value.status, refused.value.retry_after) == (503, 2)
+    monkeypatch.undo()
+    await background.end(US, run.response.id)
+    assert await unfinished_ids(engine.store) == []

@@ -10,13 +10,17 @@ from antwort.api.requests import ToolChoice
 from antwort.api.tools import (
     Chosen,
     CustomTool,
+    DatedWebSearchPreviewTool,
+    DatedWebSearchTool,
     FileSearchTool,
     FunctionTool,
     GrammarFormat,
     McpTool,
     NamespaceTool,
     ToolSearchTool,
+    WebSearchPreviewTool,
     WebSearchTool,
+    tool_type,
 )
 from antwort.engine.classify import ClientSide, Offer, ServerSide, check_choice, check_tool_types, classify
 from antwort.engine.declared.tools import declare
@@ -174,6 +178,30 @@ def test_a_choice_of_a_tool_that_is_not_declared_is_refused(tools, choice):
     with pytest.raises(ApiError) as caught:
         check_choice(choice, declare(tools), EchoTools())
     assert (caught.value.status, caught.value.param) == (400, "tool_choice")
+
+
+WEB_SEARCHES = [WebSearchTool(), DatedWebSearchTool(), WebSearchPreviewTool(), DatedWebSearchPreviewTool()]
+
+
+@pytest.mark.parametrize("declared", WEB_SEARCHES, ids=tool_type)
+@pytest.mark.parametrize("chosen", [tool_type(tool) for tool in WEB_SEARCHES])
+def test_every_version_of_a_tool_is_chosen_by_every_version(declared, chosen):
+    check_choice(Chosen(chosen), declare([declared]), EchoTools())
+
+
+def test_a_version_that_is_declared_is_preferred_to_others():
+    tools = declare([WebSearchTool(), WebSearchPreviewTool()])
+    prepared = {0: PreparedSpecs("a"), 1: PreparedSpecs("b")}
+
+    assert classify(tools, Chosen("web_search"), prepared).choice == MustCall("a")
+    assert classify(tools, Chosen("web_search_preview"), prepared).choice == MustCall("b")
+
+
+class PreparedSpecs:
+    """A prepared tool with one function."""
+
+    def __init__(self, name: str) -> None:
+        self.specs = [FunctionSpec(name, None, None)]
 
 
 def test_choices_of_declared_tools_are_accepted():

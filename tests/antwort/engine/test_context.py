@@ -296,6 +296,35 @@ async def test_a_code_call_without_outputs_gets_those_of_the_stored_call(store, 
     assert (taken[0].raw.get("outputs") == outputs) is is_found
 
 
+SEARCHED = {"type": "search", "query": "tea", "queries": ["tea"]}
+
+
+def search_call(**fields) -> dict:
+    return {"id": "ws_1", "type": "web_search_call", "status": "completed", "action": SEARCHED, **fields}
+
+
+@pytest.mark.parametrize(
+    "owner, given, is_found",
+    [
+        (US, {}, True),
+        (US, {"action": {**SEARCHED, "sources": None}, "results": None}, True),
+        (US, {"action": {**SEARCHED, "sources": [{"type": "url", "url": "https://other.example/"}]}}, True),
+        (US, {"action": {**SEARCHED, "query": "coffee"}}, False),
+        (US, {"action": None}, False),
+        (US, {"results": []}, False),
+        (US, {"id": "ws_2"}, False),
+        (THEM, {}, False),
+    ],
+)
+async def test_a_web_search_without_results_gets_those_of_the_stored_call(store, owner, given, is_found):
+    results = [{"index": 1, "url": "https://tea.example/", "title": "Tea", "text": "Oolong."}]
+    sources = [{"type": "url", "url": "https://tea.example/"}]
+    await stored(store, "resp_1", search_call(action={**SEARCHED, "sources": sources}, results=results))
+    taken = await normalize_items([items.read(search_call(**given))], owner, store, "items")
+
+    assert (taken[0].raw.get("results") == results) is is_found
+
+
 async def test_the_input_of_a_resumed_response_is_not_validated_again(store):
     old = [{"type": "of the future", "id": "x!"}, message("msg_1", "one"), message("msg_1", "one")]
     request = CreateResponse(input=old)

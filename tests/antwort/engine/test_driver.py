@@ -1,20 +1,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
 from fake_echo_provider import EchoProvider
 from fixtures_sealing import new_sealer
-from fixtures_turn import EchoTools, check_grammar
+from fixtures_turn import EchoCall, EchoTools, check_grammar
 from fold import fold
+from stream_grammar import check_stream
+from waiting import wait_until_async
 
 from antwort.api.events import AnyEvent, ResponseFailed, kind_of
 from antwort.api.requests import ContextManagement, CreateResponse
 from antwort.api.tools import FileSearchTool
+from antwort.engine.background import Background
+from antwort.engine.checkpoint.state import read_checkpoint
 from antwort.engine.driver import ResponseRun
 from antwort.engine.engine import Engine
+from antwort.engine.event_buffer import EventBuffer
 from antwort.engine.ports import (
     CallPiece,
     ChosenModel,
@@ -23,7 +30,7 @@ from antwort.engine.ports import (
     TextPiece,
     ToolRegistry,
 )
-from antwort.engine.stores import Owner
+from antwort.engine.stores import Owner, StoreFault
 from antwort.models.registry import ModelRegistry
 from antwort.net.sse import decode_frame
 from antwort.storage import open_store
@@ -220,10 +227,10 @@ class RaisingTools(EchoTools):
         super().__init__()
         self._method = method
 
-    def annotate(self, text):
-        if self._method == "annotate":
+    def annotator(self):
+        if self._method == "annotator":
             raise RuntimeError("a secret of the tool's")
-        return []
+        return super().annotator()
 
     @contextmanager
     def lease(self):
@@ -239,7 +246,7 @@ class RaisingTools(EchoTools):
         return await super().open(name, call_id)
 
 
-@pytest.mark.parametrize("method", ["open", "annotate", "lease", "release"])
+@pytest.mark.parametrize("method", ["open", "annotator", "lease", "release"])
 @pytest.mark.parametrize("background", [False, True])
 async def test_a_provider_that_raises_never_fails_the_response(tmp_path, method, background):
     model = FakeModel(
@@ -330,4 +337,132 @@ async def test_a_tokenizer_that_fails_does_not_fail_a_response_with_compaction(t
         events = await events_of(run)
 
     check_grammar(events)
+    assert run.response.status == "completed"
+
+
+# ── durable before effect ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class WatchedCall(EchoCall):
+    """A call that reports when it runs."""
+
+    def __init__(self, identifier: str, on_run: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(identifier)
+        self._on_run = on_run
+
+    async def run(self):
+        await self._on_run()
+        async for step in super().run():
+            yield step
+
+
+class WatchedTools(EchoTools):
+    """Tools whose calls report when they run."""
+
+    def __init__(self, on_run: Callable[[], Awaitable[None]]) -> None:
+        super().__init__()
+        self._on_run = on_run
+
+    async def open(self, name, call_id):
+        return WatchedCall("fs_1", self._on_run)
+
+
+class RefusingSteps:
+    """A store that refuses events and steps while it `is_refusing`."""
+
+    def __init__(self, store) -> None:
+        self._store = store
+        self.is_refusing = False
+        self.refusals = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def append_events(self, owner, response_id, events, steps=()) -> None:
+        if self.is_refusing:
+            self.refusals += 1
+            raise StoreFault("The store failed: the disk is full.")
+        await self._store.append_events(owner, response_id, events, steps)
+
+
+async def test_a_call_is_run_when_its_begin_and_all_events_before_it_are_stored(tmp_path):
+    stored: list[Any] = []
+
+    async def on_run():
+        frames = await run.store.read_events(US, run.response.id, -1)
+        stored.append(
+            (await run.store.read_steps(US, run.response.id), [decode_frame(frame)[0] for _, frame in frames])
+        )
+
+    model = FakeModel([TextPiece("Hm."), search("apples"), Finished("calls")], [TextPiece("Found."), Finished()])
+    async with running(tmp_path, model, WatchedTools(on_run), background=True) as run:
+        background = Background(run.store)
+        background.launch(run)
+        async with aclosing(background.follow(US, run.response.id, -1)) as frames:
+            numbers = [decode_frame(frame)[0] async for frame in frames]
+        left = await run.store.read_steps(US, run.response.id)
+
+    [(steps, kinds)] = stored
+    checkpoint = read_checkpoint(steps)
+    assert checkpoint is not None
+    assert checkpoint.begun is not None
+    assert checkpoint.begun.item["id"] == "fs_1"
+    assert [item["type"] for item in checkpoint.items] == ["message"]
+    assert kinds[-1] == "response.file_search_call.in_progress"
+    assert kinds == numbers[: len(kinds)]
+    assert checkpoint.sequence == len(kinds) - 1
+    assert left == []
+
+
+async def test_a_call_whose_begin_the_store_refuses_for_too_long_is_not_run(tmp_path):
+    runs: list[str] = []
+
+    async def on_run():
+        runs.append("ran")
+
+    model = FakeModel([search("apples"), Finished("calls")])
+    async with running(tmp_path, model, WatchedTools(on_run), background=True) as run:
+        store: Any = RefusingSteps(run.store)
+        run.event_buffer = EventBuffer(store, US, run.response.id)
+        run.event_buffer.flush_timeout = 0.05
+        store.is_refusing = True
+        background = Background(run.store)
+        ended = asyncio.Event()
+        background.launch(run, on_end=ended.set)
+        await asyncio.wait_for(ended.wait(), 10)
+        events = [
+            json.loads(decode_frame(frame)[1]) for _, frame in await run.store.read_events(US, run.response.id, -1)
+        ]
+        found = await run.store.get_response(US, run.response.id)
+
+    assert runs == []
+    assert store.refusals > 0
+    assert found is not None
+    response = found.response
+    assert (response.status, [item["status"] for item in response.output]) == ("failed", ["incomplete"])
+    assert response.error is not None
+    assert "could not store that a tool call begins" in response.error.message
+    check_stream(events, background=True)
+
+
+async def test_a_call_waits_for_a_store_that_refuses_for_a_while(tmp_path):
+    runs: list[str] = []
+
+    async def on_run():
+        runs.append("ran")
+
+    model = FakeModel([search("apples"), Finished("calls")], [TextPiece("Found."), Finished()])
+    async with running(tmp_path, model, WatchedTools(on_run), background=True) as run:
+        store: Any = RefusingSteps(run.store)
+        run.event_buffer = EventBuffer(store, US, run.response.id)
+        store.is_refusing = True
+        background = Background(run.store)
+        ended = asyncio.Event()
+        background.launch(run, on_end=ended.set)
+        await wait_until_async(lambda: store.refusals > 1)
+        assert runs == []
+        store.is_refusing = False
+        await asyncio.wait_for(ended.wait(), 10)
+
+    assert runs == ["ran"]
     assert run.response.status == "completed"

@@ -10,17 +10,20 @@ from fake_echo_provider import PreparedEcho
 from fake_llama_server import FAKE_SERVER_COMMAND, LlamaReply, received_requests
 from fixtures_sealing import new_sealer
 from fixtures_turn import EchoTools
+from unfinished import unfinished_ids
 
 from antwort.api.errors import ApiError
 from antwort.api.events import FINAL_EVENTS, kind_of
 from antwort.api.requests import CreateResponse, decode
 from antwort.api.responses import IgnoredTool
+from antwort.engine.background import Background
 from antwort.engine.engine import Engine
 from antwort.engine.ports import ChosenModel, FunctionSpec, Model
 from antwort.engine.stores import (
     ConversationRecord,
     FileRecord,
     Owner,
+    ResponseTakenOver,
     StoreFault,
 )
 from antwort.models import Scripted, parse_script
@@ -154,7 +157,7 @@ async def test_a_background_response_is_resumed_after_a_kill_unless_it_had_secre
         [(number, frame)] = await engine.store.read_events(US, secret.response.id, -1)
         assert (number, decode_frame(frame)[0]) == (0, "response.failed")
         assert (await stored(engine, foreground)).status == "failed"
-        assert await engine.store.unfinished_responses() == []
+        assert await unfinished_ids(engine.store) == []
     assert SECRET.encode() not in stored_bytes(tmp_path)
 
 
@@ -350,16 +353,77 @@ async def test_recovery_raises_where_the_store_cannot_be_written(tmp_path):
             await engine.recover()
 
 
+async def test_a_response_that_was_to_be_cancelled_is_not_resumed(tmp_path):
+    async with engine_at(tmp_path) as engine:
+        run = await engine.start(US, request(background=True))
+        await engine.store.request_cancel(US, run.response.id)
+    async with engine_at(tmp_path) as engine:
+        outcomes = []
+        engine.on_taken_over = outcomes.append
+        assert await engine.recover() == []
+        assert (await stored(engine, run)).status == "cancelled"
+        [(_, frame)] = await engine.store.read_events(US, run.response.id, -1)
+        assert decode_frame(frame)[0] == "response.incomplete"
+        assert outcomes == ["cancelled"]
+
+
+async def test_what_could_not_be_taken_over_is_taken_over_by_the_next_call(tmp_path):
+    async with engine_at(tmp_path) as engine:
+        foreground = await engine.start(US, request())
+        background = await engine.start(US, request(background=True))
+    async with engine_at(tmp_path, refusals=1) as engine:
+        with pytest.raises(StoreFault):
+            await engine.recover()
+        assert [run.response.id for run in await engine.recover()] == [background.response.id]
+        assert (await stored(engine, foreground)).status == "failed"
+        assert await engine.recover() == []
+
+
+async def test_what_is_cancelled_or_deleted_before_it_is_taken_over_is_not_resumed(tmp_path):
+    """The store refused the first attempt, and the client was faster than the next one."""
+    async with engine_at(tmp_path) as engine:
+        await engine.start(US, request())
+        cancelled = await engine.start(US, request(background=True))
+        deleted = await engine.start(US, request(background=True))
+    async with engine_at(tmp_path, refusals=1) as engine:
+        with pytest.raises(StoreFault):
+            await engine.recover()
+        await Background(engine.store).end(US, cancelled.response.id)
+        await engine.store.delete_response(US, deleted.response.id)
+        assert await engine.recover() == []
+        assert (await stored(engine, cancelled)).status == "cancelled"
+
+
+async def test_recovery_goes_on_until_something_is_resumed_or_nothing_is_left(tmp_path):
+    async with engine_at(tmp_path) as engine:
+        for number in range(7):
+            await engine.start(US, request(background=number in {2, 6}))
+    async with engine_at(tmp_path) as engine:
+        assert [len(await engine.recover(2)) for _ in range(3)] == [1, 1, 0]
+
+
+async def test_a_run_whose_response_was_taken_over_writes_nothing_more(tmp_path):
+    async with engine_at(tmp_path) as engine:
+        run = await engine.start(US, request())
+        take_over = "UPDATE responses SET replica = 'rep_other'"
+        store: Any = engine.store
+        await store._database.write_all_tenants(lambda rows: rows.execute(take_over))
+        with pytest.raises(ResponseTakenOver):
+            await consume(run)
+        assert run.is_taken_over
+        assert (await stored(engine, run)).status == "in_progress"
+
+
 async def test_an_invalid_request_is_refused_before_anything_is_stored(engine):
     for fields in ({"model": "other"}, {"tools": [{"type": "web_search"}]}, {"previous_response_id": "resp_0"}):
         with pytest.raises(ApiError):
             await engine.start(US, request(**fields))
-    assert await engine.store.unfinished_responses() == []
+    assert await unfinished_ids(engine.store) == []
 
 
 async def test_counting_tokens_stores_nothing(engine):
     assert await engine.count_tokens(US, request()) > 0
-    assert await engine.store.unfinished_responses() == []
+    assert await unfinished_ids(engine.store) == []
 
 
 @pytest.mark.parametrize(
@@ -379,7 +443,7 @@ async def test_an_api_error_of_prepare_is_returned_and_any_other_exception_is_a_
         await engine.start(US, request(tools=[MCP]))
     assert caught.value.message == message
     assert caught.value.status == (400 if isinstance(error, ApiError) else 503)
-    assert await engine.store.unfinished_responses() == []
+    assert await unfinished_ids(engine.store) == []
 
 
 @pytest.mark.parametrize("name", ["specs", "reads_files"])

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from antwort.api.events import OutputTextDelta, to_sse
 from antwort.engine.event_buffer import MAX_WAITING, EventBuffer
-from antwort.engine.stores import Owner, StoreFault
+from antwort.engine.stores import Owner, ResponseTakenOver, StoredStep, StoreFault
 
 pytestmark = pytest.mark.anyio
 
@@ -23,16 +24,18 @@ class SlowStore:
 
     def __init__(self, refusals: int = 0) -> None:
         self.stored: list[tuple[int, bytes]] = []
+        self.steps: list[StoredStep] = []
         self.batches: list[int] = []
         self.open = asyncio.Event()
         self.refusals = refusals
 
-    async def append_events(self, owner, response_id, events) -> None:
+    async def append_events(self, owner, response_id, events, steps=()) -> None:
         await self.open.wait()
         if self.refusals:
             self.refusals -= 1
             raise StoreFault("The store failed: the disk is full.")
         self.stored += events
+        self.steps += steps
         self.batches.append(len(events))
 
 
@@ -47,7 +50,7 @@ def frames(numbers) -> list[tuple[int, bytes]]:
 def started(store) -> tuple[EventBuffer, asyncio.Queue[int]]:
     reported: asyncio.Queue[int] = asyncio.Queue()
     buffer = EventBuffer(store, US, "resp_1")
-    buffer.start(reported.put)
+    buffer.start(reported.put, lambda: None)
     return buffer, reported
 
 
@@ -135,3 +138,92 @@ async def test_a_cancelled_add_has_buffered_its_event():
     rest = await buffer.close()
 
     assert [*store.stored, *rest] == frames(range(MAX_WAITING + 1))
+
+
+async def test_a_batch_of_a_response_that_was_taken_over_is_not_retried():
+    class TakenOver(SlowStore):
+        async def append_events(self, owner, response_id, events, steps=()) -> None:
+            self.batches.append(len(events))
+            raise ResponseTakenOver("taken over")
+
+    store: Any = TakenOver()
+    lost = asyncio.Event()
+    buffer = EventBuffer(store, US, "resp_1")
+    buffer.start(asyncio.Queue[int]().put, lost.set)
+    await buffer.add(event(0))
+    async with asyncio.timeout(10):
+        await lost.wait()
+        for number in range(1, 2 * MAX_WAITING):  # never waits for a write
+            await buffer.add(event(number))
+        await buffer.close()
+    assert store.batches == [1]
+
+
+def step(number: int) -> StoredStep:
+    return StoredStep(number, 10 * number, b"{}")
+
+
+async def test_flush_waits_until_events_and_steps_are_stored():
+    store = SlowStore(refusals=1)
+    buffer, _ = started(store)
+    await buffer.add(event(0))
+    buffer.note(step(0))
+    flushing = asyncio.create_task(buffer.flush())
+    await asyncio.sleep(0.01)
+    assert not flushing.done()
+    store.open.set()
+    await asyncio.wait_for(flushing, 10)
+
+    assert (store.stored, store.steps) == (frames([0]), [step(0)])
+    await buffer.close()
+
+
+async def test_flush_fails_where_the_store_refuses_for_too_long():
+    store = SlowStore(refusals=1000)
+    store.open.set()
+    buffer, _ = started(store)
+    buffer.flush_timeout = 0.05
+    buffer.note(step(0))
+    with pytest.raises(StoreFault, match="too long"):
+        await buffer.flush()
+    assert await buffer.close() == []
+
+
+async def test_flush_fails_when_the_writer_has_failed():
+    class Broken(SlowStore):
+        async def append_events(self, owner, response_id, events, steps=()) -> None:
+            raise RuntimeError("a defect")
+
+    buffer, _ = started(Broken())
+    buffer.note(step(0))
+    with pytest.raises(StoreFault):
+        await asyncio.wait_for(buffer.flush(), 10)
+    await asyncio.wait_for(buffer.add(event(0)), 10)
+    assert await buffer.close() == frames([0])
+
+
+async def test_a_step_is_stored_in_one_batch_with_the_held_events_and_the_next_one():
+    store = SlowStore()
+    store.open.set()
+    buffer, reported = started(store)
+    await buffer.add(event(0))
+    await wait_for_stored(reported, 0)
+    buffer.is_holding = True
+    await buffer.add(event(1))
+    await asyncio.sleep(0.01)
+    assert store.stored == frames([0])
+    buffer.note(step(0))
+    await buffer.add(event(2))
+    await wait_for_stored(reported, 2)
+
+    assert (store.batches, store.steps) == ([1, 2], [step(0)])
+    assert await buffer.close() == []
+
+
+async def test_close_returns_held_events_without_steps():
+    buffer, _ = started(SlowStore())
+    buffer.is_holding = True
+    await buffer.add(event(0))
+    buffer.note(step(0))
+
+    assert await buffer.close(event(1)) == frames([0, 1])

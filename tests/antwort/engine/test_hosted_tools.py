@@ -74,6 +74,23 @@ class BuggyCall(RealEchoCall):
         return super().failed(reason)
 
 
+class BuggyAnnotator:
+    """Cites in each part, and at the end. Raises in the named methods."""
+
+    def __init__(self, *methods: str) -> None:
+        self._methods = methods
+
+    def feed(self, delta):
+        if "feed" in self._methods:
+            raise Bug
+        return [FileCitation("file-1", delta, 0)]
+
+    def finish(self, text):
+        if "finish" in self._methods:
+            raise Bug
+        return [FileCitation("file-1", text, 0)]
+
+
 class BuggyTool(PreparedEcho):
     """A prepared tool that raises in the named methods, as do its calls."""
 
@@ -91,9 +108,9 @@ class BuggyTool(PreparedEcho):
         self.calls.append(BuggyCall(*self._methods))
         return self.calls[-1]
 
-    def annotate(self, text):
-        self._maybe_raise("annotate")
-        return [FileCitation("file-1", "a.txt", 0)]
+    def annotator(self):
+        self._maybe_raise("annotator")
+        return BuggyAnnotator(*self._methods)
 
     @contextmanager
     def lease(self):
@@ -150,10 +167,13 @@ async def test_a_call_that_raises_when_closed_keeps_its_result():
     assert done.text == "echo apples"
 
 
-async def test_annotations_of_a_tool_that_raises_are_left_out():
-    annotations = hosted(BuggyTool("annotate"), BuggyTool()).annotate("text")
+@pytest.mark.parametrize("method, found", [("annotator", 3), ("feed", 3), ("finish", 5)])
+async def test_a_tool_that_raises_annotates_no_more_and_others_do(method, found):
+    annotator = hosted(BuggyTool(method), BuggyTool()).annotator()
+    annotations = [*annotator.feed("te"), *annotator.feed("xt"), *annotator.finish("text")]
 
-    assert len(annotations) == 1
+    assert len(annotations) == found
+    assert annotations[-1] == FileCitation("file-1", "text", 0)
 
 
 @pytest.mark.parametrize("method", ["", "lease", "release"])

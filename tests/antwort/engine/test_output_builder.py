@@ -13,6 +13,7 @@ from antwort.engine.ports import (
     RefusalPiece,
     SummaryPiece,
     TextPiece,
+    WholeTextAnnotator,
 )
 
 
@@ -95,11 +96,41 @@ def test_the_parts_of_a_summary_stay_separate():
 
 def test_annotations_precede_output_text_done():
     cited = FileCitation("file-1", "a.txt", 0)
-    output = OutputBuilder(lambda text: [cited] if text == "see [1]" else [])
+    output = OutputBuilder(lambda: WholeTextAnnotator(lambda text: [cited] if text == "see [1]" else []))
     events = [*write_all(output, TextPiece("see "), TextPiece("[1]")), *output.close()]
 
     assert kinds(events)[4:6] == ["output_text.annotation.added", "output_text.done"]
     assert output.output[0]["content"][0]["annotations"][0]["file_id"] == "file-1"
+
+
+class EachPart:
+    """Cites every part, and the complete text."""
+
+    def feed(self, delta):
+        return [FileCitation("file-1", delta, 0)] if delta != "none" else []
+
+    def finish(self, text):
+        return [FileCitation("file-1", text, 0)]
+
+
+def test_annotations_of_a_part_follow_its_delta_and_are_numbered_in_each_text():
+    output = OutputBuilder(EachPart)
+    pieces = [TextPiece("a"), TextPiece("none"), TextPiece("b"), RefusalPiece("no"), TextPiece("c")]
+    events = [*write_all(output, *pieces), *output.close()]
+    added = [event for event in events if isinstance(event, wire.OutputTextAnnotationAdded)]
+
+    delta, note = "output_text.delta", "output_text.annotation.added"
+    assert kinds(events)[2:9] == [delta, note, delta, delta, note, note, "output_text.done"]
+    assert [(event.content_index, event.annotation_index) for event in added] == [
+        (0, 0),
+        (0, 1),
+        (0, 2),
+        (2, 0),
+        (2, 1),
+    ]
+    parts = output.output[0]["content"]
+    assert [cited["filename"] for cited in parts[0]["annotations"]] == ["a", "b", "anoneb"]
+    assert [cited["filename"] for cited in parts[2]["annotations"]] == ["c", "c"]
 
 
 def test_a_client_side_call_emits_deltas_and_the_complete_arguments():

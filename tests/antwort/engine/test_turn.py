@@ -14,6 +14,7 @@ from antwort.api.errors import ApiError
 from antwort.api.items import OutputText
 from antwort.api.responses import CompactionNote, Usage
 from antwort.engine.compaction.compactor import Compactor
+from antwort.engine.compaction.plan import CompactionPlan
 from antwort.engine.compaction.retention import Budgets
 from antwort.engine.ports import (
     CallPiece,
@@ -27,7 +28,7 @@ from antwort.engine.ports import (
     SummaryPiece,
     TextPiece,
 )
-from antwort.engine.turn import Cancelled, CompactionPlan
+from antwort.engine.turn import Cancelled
 from antwort.models.tokens import estimate_request
 
 FUNCTION = {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}}

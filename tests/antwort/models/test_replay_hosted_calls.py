@@ -37,6 +37,24 @@ def test_file_and_web_search_calls():
     assert (json.loads(web.arguments), web.output) == ({"query": "q"}, "https://a.example")
 
 
+def test_actions_of_the_web_search_are_calls_of_their_functions_with_numbered_results():
+    results = [
+        {"index": 2, "title": "Tea", "url": "https://tea.example/", "text": "Oolong."},
+        {"url": "https://b.example/"},
+    ]
+    item = {"type": "web_search_call", "id": "ws_1", "status": "completed", "results": results}
+    search = replayed(**item, action={"type": "search", "query": "a", "queries": ["a", "b"], "sources": []})
+    assert (search.name, json.loads(search.arguments)) == ("web_search", {"queries": ["a", "b"]})
+    assert search.output == "[2] Tea\nhttps://tea.example/\nOolong.\n\nhttps://b.example/"
+    opened = replayed(**item, action={"type": "open_page", "url": "u"})
+    assert (opened.name, json.loads(opened.arguments)) == ("open_page", {"url": "u"})
+    found = replayed(**item, action={"type": "find_in_page", "url": "u", "pattern": "p"})
+    assert (found.name, json.loads(found.arguments)) == ("find_in_page", {"url": "u", "pattern": "p"})
+    failed = replayed(type="web_search_call", id="ws_1", status="failed", action={"type": "search", "query": "a"})
+    assert failed.output == "(the call failed)"
+    assert replayed(type="web_search_call", id="ws_1", action={"type": "search"}).output == OUTPUT_NOT_STORED
+
+
 def test_mcp_and_image_generation_calls():
     assert replayed(type="mcp_call", id="mcp_1", name="look", arguments="{}", output="seen").output == "seen"
     error = replayed(type="mcp_call", id="mcp_1", name="look", arguments="{}", error={"type": "http_error"})

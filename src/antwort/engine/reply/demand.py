@@ -19,9 +19,14 @@ TOOL_CHOICE_NOT_FOLLOWED = "tool_choice_not_followed"
 class CallDemand:
     """The demand of one response. `model` is the name that the request knows the model by."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, attempts: int = 0) -> None:
         self._model = model
-        self._attempts = 0
+        self._attempts = attempts
+
+    @property
+    def attempts(self) -> int:
+        """How many replies lacked the call."""
+        return self._attempts
 
     def is_open(self, offer: Offer, reply: ReplyQueue) -> bool:
         """Whether the reply may still contain the demanded call: until then text is kept, and not sent."""

@@ -22,6 +22,10 @@ class ReplyQueue:
     """The first entry is the open call, or what waits for a demanded call; the others follow in the order of sending.
     A list has consecutive pieces of text and reasoning."""
     finished: Finished | None = None
+    first_index: int = 0
+    """The output index of its first item."""
+    is_saved: bool = False
+    """Whether a step of the checkpoint has it."""
     has_accepted_call: bool = False
     """A call was not refused. Where `tool_choice` forces a call, others are refused."""
     is_asked_again: bool = False
@@ -39,6 +43,10 @@ class ReplyQueue:
     @property
     def has_hosted_calls(self) -> bool:
         return any(call.is_hosted for call in self.calls.values())
+
+    def key_of(self, call: WrittenCall) -> int:
+        """The index of a call in the reply."""
+        return next(key for key, one in self.calls.items() if one is call)
 
     def add_call(self, piece: CallPiece, call: WrittenCall) -> None:
         self.calls[piece.index] = call

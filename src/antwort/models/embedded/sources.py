@@ -13,6 +13,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -137,7 +138,7 @@ def _download_wheel(project: str, folder: Path, variables: Mapping[str, str], re
     ):
         try:
             while _is_running(pip):
-                report(sum(path.stat().st_size for path in _files(folder / "temp")))
+                report(_folder_size(folder / "temp"))
         except BaseException:
             pip.kill()
             raise
@@ -157,11 +158,14 @@ def _is_running(process: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-def _files(folder: Path) -> list[Path]:
-    try:
-        return [path for path in folder.rglob("*") if path.is_file()]
-    except OSError:  # pip deletes files meanwhile
-        return []
+def _folder_size(folder: Path) -> int:
+    """The size of the files in a folder in which another process creates, moves and deletes files meanwhile."""
+    size = 0
+    for directory, _, names in os.walk(folder):  # skips directories that vanish
+        for name in names:
+            with suppress(OSError):
+                size += os.lstat(os.path.join(directory, name)).st_size  # noqa: PTH118 - as os.walk gives them
+    return size
 
 
 class JoinedParts:

@@ -17,6 +17,7 @@ from antwort.api.responses import Usage
 from antwort.api.token_estimate import estimate_item, estimate_text
 from antwort.engine.compaction.compactor import Compacted, Compactor, SummaryReply
 from antwort.engine.compaction.opening import is_request_message, message_digest, open_history
+from antwort.engine.compaction.plan import CompactionPlan
 from antwort.engine.compaction.retention import Budgets, has_role, is_instruction, is_summary
 from antwort.engine.ports import (
     ChosenModel,
@@ -29,7 +30,7 @@ from antwort.engine.ports import (
     RefusalPiece,
     TextPiece,
 )
-from antwort.engine.turn import Ask, CompactionPlan
+from antwort.engine.turn import Ask
 from antwort.models.scripted.model import Scripted
 from antwort.models.scripted.script import parse_script
 

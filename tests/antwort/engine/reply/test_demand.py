@@ -7,9 +7,9 @@ from fixtures_turn import TurnRunner, check_grammar, used
 from fold import fold
 
 from antwort.api.responses import Response
+from antwort.engine.compaction.plan import CompactionPlan
 from antwort.engine.ports import CallPiece, CompactionPiece, Finished, MustCall, ReasoningPiece, RefusalPiece, TextPiece
 from antwort.engine.reply.demand import TOOL_CHOICE_NOT_FOLLOWED
-from antwort.engine.turn import CompactionPlan
 
 FUNCTION = {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}}
 CUSTOM = {"type": "custom", "name": "shout"}

