@@ -15,7 +15,7 @@ import secrets
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Protocol
 
 import msgspec
 from msgspec import Meta, Struct, field
@@ -215,21 +215,38 @@ class RateLimitState(Struct, frozen=True):
     reset: float
 
 
+class RateLimiter(Protocol):
+    """Rate limit (token bucket of requests per minute) and concurrency limit (running responses) of each key."""
+
+    async def take(self, caller: Caller) -> RateLimitState | None:
+        """Count one request; `ApiError` 429 above the rate limit. None if the caller has no rate limit."""
+        ...
+
+    async def begin(self, caller: Caller) -> Callable[[], None]:
+        """Count one running response; `ApiError` 429 above the concurrency limit. Returns its idempotent release."""
+        ...
+
+    async def resume(self, caller: Caller) -> Callable[[], None]:
+        """Like `begin`, for a response that was admitted earlier: it is counted even above the limit."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
 class _Usage(Struct):
     tokens: float
     updated_at: float
     running: int = 0
 
 
-class RateLimiter:
-    """Rate limit (token bucket of requests per minute) and concurrency limit (running responses) of each key."""
+class ProcessRateLimiter:
+    """A `RateLimiter` in the memory of this process: the only one that serves these keys."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._usages: dict[str, _Usage] = {}
 
-    def take(self, caller: Caller) -> RateLimitState | None:
-        """Count one request; `ApiError` 429 above the rate limit. None if the caller has no rate limit."""
+    async def take(self, caller: Caller) -> RateLimitState | None:
         limit = caller.requests_per_minute
         if limit is None:
             return None
@@ -237,22 +254,19 @@ class RateLimiter:
         usage.tokens = min(float(limit), usage.tokens + (now - usage.updated_at) * limit / 60)
         usage.updated_at = now
         if usage.tokens < 1:
-            wait = (1 - usage.tokens) * 60 / limit
-            raise _too_many_requests(f"Rate limit reached: {limit} requests per minute.", math.ceil(wait))
+            raise rate_limit_reached(limit, usage.tokens)
         usage.tokens -= 1
         return RateLimitState(limit, int(usage.tokens), (limit - usage.tokens) * 60 / limit)
 
-    def begin(self, caller: Caller) -> Callable[[], None]:
-        """Count one running response; `ApiError` 429 above the concurrency limit. Returns its idempotent release."""
+    async def begin(self, caller: Caller) -> Callable[[], None]:
         limit = caller.concurrent_responses
         if limit is None:
             return lambda: None
         if self._usage(caller).running >= limit:
-            raise _too_many_requests(f"Concurrency limit reached: {limit} responses may run at a time.", 1)
-        return self.resume(caller)
+            raise concurrency_limit_reached(limit)
+        return await self.resume(caller)
 
-    def resume(self, caller: Caller) -> Callable[[], None]:
-        """Like `begin`, for a response that was admitted earlier: it is counted even above the limit."""
+    async def resume(self, caller: Caller) -> Callable[[], None]:
         usage = self._usage(caller)
         usage.running += 1
         unreleased = [usage]
@@ -263,8 +277,22 @@ class RateLimiter:
 
         return release
 
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
     def _usage(self, caller: Caller) -> _Usage:
         return self._usages.setdefault(caller.key_id, _Usage(float(caller.requests_per_minute or 0), self._clock()))
+
+
+def rate_limit_reached(limit: int, tokens: float) -> ApiError:
+    """429 for a bucket with less than one token, with the time until it has one."""
+    wait = (1 - tokens) * 60 / limit
+    return _too_many_requests(f"Rate limit reached: {limit} requests per minute.", math.ceil(wait))
+
+
+def concurrency_limit_reached(limit: int) -> ApiError:
+    """429 for a key with as many running responses as it may have."""
+    return _too_many_requests(f"Concurrency limit reached: {limit} responses may run at a time.", 1)
 
 
 def _too_many_requests(message: str, retry_after: int) -> ApiError:

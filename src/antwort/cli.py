@@ -1,4 +1,4 @@
-"""CLI: `antwort serve | sandbox | doctor | keys | model`. Each command is imported when it is used.
+"""CLI: the commands of `antwort.extras.COMMANDS`. Each is imported when it is used.
 
 A command whose extra is not installed is listed too: its help, and its error, say what to install.
 """
@@ -6,6 +6,7 @@ A command whose extra is not installed is listed too: its help, and its error, s
 from __future__ import annotations
 
 import importlib
+from keyword import iskeyword
 from typing import Any
 
 import click
@@ -33,7 +34,8 @@ class _LazyGroup(click.Group):
         module, extra = COMMANDS[cmd_name]
         try:
             require(extra)
-            command: click.Command = getattr(importlib.import_module(module), cmd_name)
+            attribute = f"{cmd_name}_" if iskeyword(cmd_name) else cmd_name
+            command: click.Command = getattr(importlib.import_module(module), attribute)
         except ModuleNotFoundError as error:
             return _missing_command(cmd_name, explain_missing(error, extra))
         return command

@@ -8,6 +8,7 @@ would otherwise not be in force. A variable is named after the path of its key: 
 from __future__ import annotations
 
 import difflib
+import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -23,8 +24,11 @@ from antwort.api.tools import MemoryLimit
 _ERROR_RE = re.compile(r"^(?P<reason>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
 _UNKNOWN_FIELD_RE = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
 _URL_RE = re.compile(r"https?://[^\s/?#@]+/?")
+_BASE_URL_RE = re.compile(r"https?://[^\s/?#@]+(?:/[^\s?#]*)?")
 _ORIGIN_RE = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?P<port>:\d{1,5})?")
 _DEFAULT_PORTS = ("http", ":80"), ("https", ":443")
+_OBJECT_STORE_SCHEMES = ("s3", "gs", "az")
+_OBJECT_STORE_URL_RE = re.compile(r"(?P<scheme>[a-z0-9+.-]+)://(?P<bucket>[^/?#@:]+)(?:/[^?#]*)?")
 _PREFIX = "ANTWORT_"
 _MODELS_OPTIONS = ("aliases", "default", "default_for_unknown", "discover")
 _OTHER_VARIABLES = {"ANTWORT_CONFIG", "ANTWORT_MODEL_CACHE"}  # read by the CLI and the weights cache
@@ -70,6 +74,8 @@ class ServerSettings(_Section):
     max_connections: Positive = 4096
     cors_origins: list[str] = field(default_factory=list[str])
     """Origins whose web pages may use the server (CORS), such as `https://app.example`; `*` is every origin."""
+    replica_url: str | None = None
+    """Where other replicas on the same store reach this one, such as `http://10.0.0.7:8080`."""
 
 
 class _RetriedModel(_Section, kw_only=True):
@@ -160,18 +166,38 @@ class ModelsSettings(_Section):
     named: dict[str, ModelSettings] = field(default_factory=dict[str, ModelSettings])
 
 
+class ObjectStoreSettings(_Section):
+    """Configuration of the object store that `storage.blobs` names. Credentials come from its usual variables."""
+
+    endpoint: str | None = None
+    """The URL of a store other than Amazon's that speaks S3. Default: `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL`."""
+    region: str | None = None
+    """Default: `AWS_REGION`, `AWS_DEFAULT_REGION`, else `us-east-1`."""
+    path_style: bool | None = None
+    """Whether the bucket is in the path of a URL instead of its host name. Default: where there is an endpoint."""
+    allow_http: bool = False
+    """Whether an endpoint other than a loopback address may be `http://`: everything is sent without encryption."""
+
+
 class StorageSettings(_Section):
-    """Configuration: database URL and blob directory."""
+    """Configuration: database URL, and the directory or the object store of file contents (blobs)."""
 
     url: str = "sqlite:///.antwort/antwort.db"
     blobs: str = ".antwort/blobs"
+    """A directory, or `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`."""
+    object_store: ObjectStoreSettings = field(default_factory=ObjectStoreSettings)
+    orphan_age: Seconds = 86_400.0
+    """How long a blob without a record, in a place that other servers may write to, can be an upload in progress."""
+    sweep_interval: Seconds = 600.0
+    """How often expired files, and blobs without a record, are deleted."""
 
 
 class AuthSettings(_Section):
     """Configuration: API keys and rate limits. Without a key file the server accepts loopback connections only."""
 
     keys_file: str | None = None
-    """The file that `antwort keys` writes. Default: `keys.json` beside the blob directory, if it exists."""
+    """The file that `antwort keys` writes. Default: `keys.json` beside the blob directory, if it exists; in `.antwort`
+    where blobs are in an object store."""
     requests_per_minute: Positive | None = None
     """Default for keys without a limit of their own. Without a key file, the limit of all callers together."""
     concurrent_responses: Positive | None = None
@@ -189,7 +215,8 @@ class CompactionSettings(_Section):
     """Configuration of compaction: the model that writes summaries, token budgets, and the file of the sealing keys."""
 
     keys_file: str | None = None
-    """The keys that seal compaction and reasoning items. Default: `compaction-keys.json` beside the blob directory."""
+    """The keys that seal compaction and reasoning items. Default: `compaction-keys.json` beside the blob directory, or
+    in `.antwort` where blobs are in an object store."""
     model: str | None = None
     """The model under `models` that writes the summaries. Default: the model of the request."""
     threshold: Positive = 100_000
@@ -203,14 +230,28 @@ class CompactionSettings(_Section):
 
 
 class CodeInterpreterSettings(_Section):
-    """Configuration of the code interpreter: runs Python in the local jail, or on a sandbox server (`sandbox_url`)."""
+    """Configuration of the code interpreter: runs Python in the local jail, on a sandbox server, or in claimed pods."""
 
     enabled: bool | None = None
     """Default: on if this machine can run code. With `true`, a machine that cannot is an error at start."""
     sandbox_url: str | None = None
     """The URL of a running sandbox server."""
     sandbox_token_env: str | None = None
-    """The environment variable that holds the sandbox server's token."""
+    """The environment variable that holds the token of the sandbox server, or of the pods."""
+    sandbox_template: str | None = None
+    """The SandboxTemplate of agent-sandbox: every container is a Kubernetes pod that is claimed from its warm pool."""
+    sandbox_warm_pool: str | None = None
+    """The SandboxWarmPool to claim from. Default: the name of the template."""
+    sandbox_namespace: str | None = None
+    """The namespace of the claims. Default: that of this pod, or of the context of the kubeconfig, or `default`."""
+    sandbox_port: Annotated[int, Meta(ge=1, le=65_535)] = 8080
+    """The port of the sandbox server in the pods."""
+    sandbox_router: str | None = None
+    """The URL of the router of agent-sandbox, for pods that this server cannot reach directly."""
+    sandbox_router_token_env: str | None = None
+    """The environment variable that holds the token of the router, where it requires one."""
+    kubeconfig: str | None = None
+    """Path of a kubeconfig. Default: the service account of this pod, else `KUBECONFIG` or `~/.kube/config`."""
     execution_timeout: Seconds = 60.0
     claim_timeout: Seconds = 30.0
     """Timeout for acquiring a sandbox, and for capacity when a tenant has reached `max_containers`."""
@@ -245,10 +286,56 @@ class ToolsSettings(_Section):
     """Whether a request that declares a hosted tool which this server lacks is refused, or runs without the tool."""
 
 
+class WebCacheSettings(_Section):
+    """Configuration: what is kept, for each tenant, of the pages that its web searches retrieved."""
+
+    max_bytes: Positive = 64 * 1024 * 1024
+    """Characters of all pages of one tenant, about; the oldest are deleted."""
+    max_age: Seconds = 30 * 86_400.0
+    """Seconds after which a page is deleted."""
+    fresh_for: SecondsOrZero = 900.0
+    """Seconds for which a page is not fetched again."""
+
+
+class WebSearchSettings(_Section):
+    """Configuration of the web search: the search engine, and the cache of retrieved pages."""
+
+    enabled: bool | None = None
+    """Default: on if an engine is configured."""
+    engine: Literal["searxng", "brave", "tavily", "exa", "local"] | None = None
+    """The search engine; `local` searches a folder of saved pages."""
+    url: str | None = None
+    """The base URL of SearXNG; of another engine, a replacement of its own."""
+    api_key_env: str | None = None
+    """The environment variable that holds the key of the engine."""
+    folder: str | None = None
+    """The folder of saved pages of the engine `local`."""
+    timeout: Annotated[float, Meta(gt=0, le=120)] = 10.0
+    """Seconds for one search."""
+    cache: WebCacheSettings = field(default_factory=WebCacheSettings)
+
+
 class ProvidersSettings(_Section):
     """Configuration of the hosted tools."""
 
     code_interpreter: CodeInterpreterSettings = field(default_factory=CodeInterpreterSettings)
+    web_search: WebSearchSettings = field(default_factory=WebSearchSettings)
+
+
+class FetchSettings(_Section):
+    """Configuration of the fetcher of URLs that users and models choose: its limits, and where it may connect to."""
+
+    timeout: Annotated[float, Meta(gt=0, le=300)] = 20.0
+    """Seconds for one page, with name resolution, redirects and body."""
+    max_bytes: Annotated[int, Meta(ge=1024, le=64 * 1024 * 1024)] = 5 * 1024 * 1024
+    """Maximum bytes of a page, before and after decompression."""
+    max_redirects: Annotated[int, Meta(ge=0, le=20)] = 5
+    ports: Annotated[list[Annotated[int, Meta(ge=1, le=65_535)]], Meta(min_length=1)] = field(
+        default_factory=lambda: [80, 443]
+    )
+    """The ports that may be connected to."""
+    allow_networks: list[str] = field(default_factory=list[str])
+    """Networks beside the public internet that may be connected to, such as `10.1.0.0/16` or `127.0.0.1/32`."""
 
 
 class LogSettings(_Section):
@@ -271,19 +358,31 @@ class Config(_Section):
     containers: ContainersSettings = field(default_factory=ContainersSettings)
     tools: ToolsSettings = field(default_factory=ToolsSettings)
     providers: ProvidersSettings = field(default_factory=ProvidersSettings)
+    fetch: FetchSettings = field(default_factory=FetchSettings)
     log: LogSettings = field(default_factory=LogSettings)
 
 
+def is_object_store(blobs: str) -> bool:
+    """Whether a `storage.blobs` is the URL of an object store, and not a directory."""
+    return "://" in blobs
+
+
+def state_directory(config: Config) -> Path:
+    """The directory of local files: that of the blob directory, or `.antwort` where blobs are in an object store."""
+    blobs = config.storage.blobs
+    return Path(".antwort") if is_object_store(blobs) else Path(blobs).parent
+
+
 def api_keys_path(config: Config) -> Path:
-    """The file of the API keys: `auth.keys_file`, or its default beside the blob directory."""
+    """The file of the API keys: `auth.keys_file`, or its default in the state directory."""
     configured = config.auth.keys_file
-    return Path(config.storage.blobs).parent / "keys.json" if configured is None else Path(configured)
+    return state_directory(config) / "keys.json" if configured is None else Path(configured)
 
 
 def compaction_keys_path(config: Config) -> Path:
-    """The file of the sealing keys: `compaction.keys_file`, or its default beside the blob directory."""
+    """The file of the sealing keys: `compaction.keys_file`, or its default in the state directory."""
     configured = config.compaction.keys_file
-    return Path(config.storage.blobs).parent / "compaction-keys.json" if configured is None else Path(configured)
+    return state_directory(config) / "compaction-keys.json" if configured is None else Path(configured)
 
 
 def load(path: Path | None, environment: Mapping[str, str]) -> Config:
@@ -338,10 +437,78 @@ def _check(config: Config, document: _Document) -> None:
     if containers.expires_after > containers.max_expires_after:
         raise document.error(("containers", "expires_after"), "must not exceed `containers.max_expires_after`")
     _check_origins(config, document)
+    replica_url = config.server.replica_url
+    if replica_url is not None and not _URL_RE.fullmatch(replica_url):
+        raise document.error(("server", "replica_url"), "must be a URL like `http://10.0.0.7:8080`")
     interpreter = config.providers.code_interpreter
-    if interpreter.sandbox_url is not None and not _URL_RE.fullmatch(interpreter.sandbox_url):
-        path = ("providers", "code_interpreter", "sandbox_url")
-        raise document.error(path, "must be a URL like `http://127.0.0.1:8090`")
+    for name in ("sandbox_url", "sandbox_router"):
+        url: str | None = getattr(interpreter, name)
+        if url is not None and not _URL_RE.fullmatch(url):
+            path = ("providers", "code_interpreter", name)
+            raise document.error(path, "must be a URL like `http://127.0.0.1:8090`")
+    _check_template(interpreter, document)
+    _check_blobs(config.storage, document)
+    _check_web_search(config.providers.web_search, document)
+    for network in config.fetch.allow_networks:
+        try:
+            ipaddress.ip_network(network)
+        except ValueError as error:
+            raise document.error(("fetch", "allow_networks"), f"{network!r} is not a network: {error}") from error
+
+
+def _check_blobs(storage: StorageSettings, document: _Document) -> None:
+    where, settings = ("storage", "object_store"), storage.object_store
+    is_s3 = storage.blobs.startswith("s3://")
+    for name in ("endpoint", "region", "path_style"):
+        if getattr(settings, name) is not None and not is_s3:
+            raise document.error((*where, name), "`storage.blobs` is not an `s3://bucket/prefix` that it could be for")
+    if is_object_store(storage.blobs):
+        # The value is not quoted: it may contain a password.
+        found = _OBJECT_STORE_URL_RE.fullmatch(storage.blobs)
+        if found is None or found["scheme"] not in _OBJECT_STORE_SCHEMES:
+            reason = "must be a directory, or `s3://bucket/prefix`, `gs://bucket/prefix` or `az://container/prefix`"
+            raise document.error(("storage", "blobs"), f"{reason}; credentials come from environment variables")
+    if settings.endpoint is None:
+        return
+    if not _URL_RE.fullmatch(settings.endpoint):
+        raise document.error((*where, "endpoint"), "must be a URL like `https://minio.example:9000`")
+
+
+def _check_web_search(search: WebSearchSettings, document: _Document) -> None:
+    path = ("providers", "web_search")
+    if search.engine is None:
+        if search.enabled:
+            raise document.error((*path, "enabled"), "needs an `engine`, such as `searxng` with its `url`")
+        for name in ("url", "api_key_env", "folder"):
+            if getattr(search, name) is not None:
+                raise document.error((*path, name), "there is no `engine` that it could be for")
+        return
+    if search.url is not None and not _BASE_URL_RE.fullmatch(search.url):
+        raise document.error((*path, "url"), "must be a URL like `http://127.0.0.1:8888`, without a query")
+    needed = {"searxng": "url", "local": "folder"}.get(search.engine, "api_key_env")
+    if getattr(search, needed) is None:
+        raise document.error((*path, "engine"), f"the engine `{search.engine}` needs `{needed}`")
+    for name in ("url", "api_key_env") if search.engine == "local" else ("folder",):
+        if getattr(search, name) is not None:
+            raise document.error((*path, name), f"the engine `{search.engine}` has none")
+
+
+def _check_template(interpreter: CodeInterpreterSettings, document: _Document) -> None:
+    path = ("providers", "code_interpreter")
+    if interpreter.sandbox_template is not None:
+        if interpreter.sandbox_url is not None:
+            reason = "`sandbox_template` and `sandbox_url` exclude each other. Remove one of them."
+            raise document.error((*path, "sandbox_template"), reason)
+        if interpreter.sandbox_router_token_env is not None and interpreter.sandbox_router is None:
+            reason = "there is no `sandbox_router` that it could be for"
+            raise document.error((*path, "sandbox_router_token_env"), reason)
+        return
+    for name in (
+        *("sandbox_warm_pool", "sandbox_namespace", "kubeconfig"),
+        *("sandbox_router", "sandbox_router_token_env"),
+    ):
+        if getattr(interpreter, name) is not None:
+            raise document.error((*path, name), "there is no `sandbox_template` that it could be for")
 
 
 def _check_models(models: ModelsSettings, document: _Document) -> None:

@@ -204,6 +204,11 @@ class Sealer:
         """Use these keys from now on."""
         self._ring = _make_ring(keys)
 
+    @property
+    def key_ids(self) -> tuple[str, ...]:
+        """The public ids of the keys."""
+        return tuple(key.hex() for key in self._ring.ciphers)
+
     def seal(self, tenant: str, item_id: str, plain: bytes) -> str:
         """A token with this content, which opens for this tenant and item. At most `MAX_CONTENT` bytes."""
         if len(plain) > MAX_CONTENT:

@@ -124,6 +124,12 @@ class Metrics:
         self.sandbox_seconds = self._histogram(
             "antwort_sandbox_seconds", "Duration of acquiring a sandbox, or of running code in one.", "work", "status"
         )
+        self.replicas = Gauge(
+            "antwort_replicas", "Live replicas on the store, this one included.", registry=self.registry
+        )
+        self.takeovers = self._counter(
+            "antwort_takeovers", "Unfinished responses of ended processes, by what became of them here.", "outcome"
+        )
         self.container_bytes = self._counter(
             "antwort_container_bytes", "Bytes of files copied into and out of containers.", "direction"
         )

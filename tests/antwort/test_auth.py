@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from antwort.api.errors import ApiError
-from antwort.auth import LOCAL, Authenticator, Caller, KeyFile, KeyFileError, RateLimiter
+from antwort.auth import LOCAL, Authenticator, Caller, KeyFile, KeyFileError, ProcessRateLimiter
 
 
 class Clock:
@@ -124,48 +124,51 @@ def test_concurrent_creation_loses_no_key(file):
     assert sorted(key.name for key in file.read()) == sorted(map(str, range(8)))
 
 
-def test_the_token_bucket_refills_evenly():
+@pytest.mark.anyio
+async def test_the_token_bucket_refills_evenly():
     clock = Clock()
-    limiter, caller = RateLimiter(clock), Caller("t", "k", requests_per_minute=60)
+    limiter, caller = ProcessRateLimiter(clock), Caller("t", "k", requests_per_minute=60)
 
-    def left() -> int | None:
-        allowance = limiter.take(caller)
+    async def left() -> int | None:
+        allowance = await limiter.take(caller)
         return allowance.remaining if allowance else None
 
-    assert [left() for _ in range(60)] == list(range(59, -1, -1))
+    assert [await left() for _ in range(60)] == list(range(59, -1, -1))
     with pytest.raises(ApiError) as caught:
-        limiter.take(caller)
+        await limiter.take(caller)
     assert (caught.value.status, caught.value.retry_after) == (429, 1)
     clock.now += 1.5
-    limiter.take(caller)
+    await limiter.take(caller)
     with pytest.raises(ApiError):
-        limiter.take(caller)
+        await limiter.take(caller)
     clock.now += 3600
-    assert left() == 59
-    assert limiter.take(Caller("t", "other")) is None
+    assert await left() == 59
+    assert await limiter.take(Caller("t", "other")) is None
 
 
-def test_the_concurrency_limit_and_its_idempotent_release():
-    limiter, caller = RateLimiter(), Caller("t", "k", concurrent_responses=2)
-    first, _ = limiter.begin(caller), limiter.begin(caller)
+@pytest.mark.anyio
+async def test_the_concurrency_limit_and_its_idempotent_release():
+    limiter, caller = ProcessRateLimiter(), Caller("t", "k", concurrent_responses=2)
+    first, _ = await limiter.begin(caller), await limiter.begin(caller)
     with pytest.raises(ApiError, match="at a time"):
-        limiter.begin(caller)
+        await limiter.begin(caller)
     first()
     first()
-    limiter.begin(caller)
+    await limiter.begin(caller)
     with pytest.raises(ApiError):
-        limiter.begin(caller)
-    limiter.begin(Caller("t", "free"))()
+        await limiter.begin(caller)
+    (await limiter.begin(Caller("t", "free")))()
 
 
-def test_a_resumed_response_is_counted_even_above_the_limit():
-    limiter, caller = RateLimiter(), Caller("t", "k", concurrent_responses=1)
-    releases = [limiter.resume(caller), limiter.resume(caller)]
+@pytest.mark.anyio
+async def test_a_resumed_response_is_counted_even_above_the_limit():
+    limiter, caller = ProcessRateLimiter(), Caller("t", "k", concurrent_responses=1)
+    releases = [await limiter.resume(caller), await limiter.resume(caller)]
     with pytest.raises(ApiError, match="at a time"):
-        limiter.begin(caller)
+        await limiter.begin(caller)
     for release in releases:
         release()
-    limiter.begin(caller)
+    await limiter.begin(caller)
 
 
 def test_the_caller_of_a_key_is_found_until_it_is_revoked(file):

@@ -27,7 +27,7 @@ def run(tmp_path, monkeypatch):
 def test_every_command_has_help(run):
     listing = run("--help").output
 
-    for command in ("serve", "keys", "doctor", "model"):
+    for command in ("serve", "keys", "doctor", "model", "migrate", "export", "import"):
         assert command in listing
         assert run(command, "--help").exit_code == 0
     assert run("nothing").exit_code == 2

@@ -15,6 +15,7 @@ from antwort.config import (
     compaction_keys_path,
     load,
     parse,
+    state_directory,
 )
 
 COMPLETE = """\
@@ -147,6 +148,29 @@ def test_a_complete_file_is_parsed():
             for address in ("nowhere", "ftp://a", "http://", "http://user@host", "https://a/b/c")
         ),
         (
+            "providers:\n  code_interpreter:\n    sandbox_url: http://127.0.0.1:1\n    sandbox_template: python",
+            "antwort.yaml, line 4: providers.code_interpreter.sandbox_template: `sandbox_template` and `sandbox_url`",
+        ),
+        *(
+            (
+                f"providers:\n  code_interpreter:\n    {name}: x",
+                f"antwort.yaml, line 3: providers.code_interpreter.{name}: there is no `sandbox_template`",
+            )
+            for name in ("sandbox_warm_pool", "sandbox_namespace", "kubeconfig", "sandbox_router_token_env")
+        ),
+        (
+            "providers:\n  code_interpreter:\n    sandbox_router: http://127.0.0.1:1",
+            "antwort.yaml, line 3: providers.code_interpreter.sandbox_router: there is no `sandbox_template`",
+        ),
+        (
+            "providers:\n  code_interpreter:\n    sandbox_router: nowhere",
+            "antwort.yaml, line 3: providers.code_interpreter.sandbox_router: must be a URL like",
+        ),
+        (
+            "providers:\n  code_interpreter:\n    sandbox_template: x\n    sandbox_router_token_env: X",
+            "antwort.yaml, line 4: providers.code_interpreter.sandbox_router_token_env: there is no `sandbox_router`",
+        ),
+        (
             "providers:\n  code_interpreter: {outputs: never}",
             "antwort.yaml, line 2: providers.code_interpreter.outputs: invalid enum value 'never'. Valid values: asked",
         ),
@@ -158,6 +182,29 @@ def test_a_complete_file_is_parsed():
             "providers:\n  code_interpreter: {execution_timeout: .inf}",
             "antwort.yaml, line 2: providers.code_interpreter.execution_timeout: expected `float` <= 31536000",
         ),
+        *(
+            (f"providers:\n  web_search:\n    {setting}", f"antwort.yaml, line 3: providers.web_search.{message}")
+            for setting, message in (
+                ("enabled: true", "enabled: needs an `engine`"),
+                ("url: http://127.0.0.1", "url: there is no `engine` that it could be for"),
+                ("folder: pages", "folder: there is no `engine` that it could be for"),
+                ("engine: google", "engine: invalid enum value 'google'"),
+                ("engine: searxng", "engine: the engine `searxng` needs `url`"),
+                ("engine: brave", "engine: the engine `brave` needs `api_key_env`"),
+                ("engine: local", "engine: the engine `local` needs `folder`"),
+                ("{engine: searxng, url: ftp://x}", "url: must be a URL like"),
+                ("{engine: searxng, url: 'http://u:p@x'}", "url: must be a URL like"),
+                ("{engine: searxng, url: 'http://x', folder: y}", "folder: the engine `searxng` has none"),
+                ("{engine: local, folder: y, api_key_env: K}", "api_key_env: the engine `local` has none"),
+                ("timeout: 0", "timeout: expected `float` > 0"),
+                ("cache: {max_age: 0}", "cache.max_age: expected `float` > 0"),
+            )
+        ),
+        (
+            "fetch:\n  allow_networks: [10.0.0.1/8]",
+            "antwort.yaml, line 2: fetch.allow_networks: '10.0.0.1/8' is not a network",
+        ),
+        ("fetch:\n  ports: [0]", "antwort.yaml, line 2: fetch.ports: expected `int` >= 1"),
         *(
             (f"models:\n  m:\n    kind: embedded\n    {setting}", f"antwort.yaml, line 4: models.m.{message}")
             for setting, message in (
@@ -308,3 +355,50 @@ def test_an_unknown_variable_is_an_error_with_a_suggestion():
 def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match="Cannot read"):
         load(tmp_path / "none.yaml", {})
+
+
+# ── storage ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_local_files_are_beside_the_blob_directory_or_in_the_default_one():
+    for text, directory in (
+        ("", ".antwort"),
+        ("storage: {blobs: data/blobs}", "data"),
+        ("storage: {blobs: 's3://bucket/prefix'}", ".antwort"),
+        ("storage: {blobs: 'az://container'}", ".antwort"),
+    ):
+        config = parse(text, {})
+        assert str(api_keys_path(config)) == f"{directory}/keys.json"
+        assert str(compaction_keys_path(config)) == f"{directory}/compaction-keys.json"
+        assert str(state_directory(config)) == directory
+
+
+@pytest.mark.parametrize(
+    "blobs", ["ftp://bucket", "s3://", "s3:///prefix", "s3://key:hunter2@bucket", "s3://b?x=hunter2"]
+)
+def test_an_object_store_without_a_valid_url_is_an_error_that_does_not_quote_it(blobs):
+    with pytest.raises(
+        ConfigError, match=r"line 1: storage\.blobs: must be a directory, or `s3://bucket/prefix`"
+    ) as error:
+        parse(f"storage: {{blobs: '{blobs}'}}", {})
+    assert "hunter2" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "storage, message",
+    [
+        ("{object_store: {endpoint: 'https://x'}}", r"endpoint: `storage\.blobs` is not an `s3://bucket/prefix`"),
+        ("{blobs: 'gs://b', object_store: {region: r}}", r"region: `storage\.blobs` is not an `s3://bucket/prefix`"),
+        ("{blobs: 's3://b', object_store: {endpoint: minio}}", "endpoint: must be a URL like"),
+        ("{blobs: 's3://b', object_store: {endpoint: 'https://u:hunter2@x'}}", "endpoint: must be a URL like"),
+    ],
+)
+def test_settings_of_the_object_store_are_checked(storage, message):
+    with pytest.raises(ConfigError, match=message) as error:
+        parse(f"storage: {storage}", {})
+    assert "hunter2" not in str(error.value)
+
+
+def test_settings_of_the_object_store_have_variables():
+    variables = {"ANTWORT_STORAGE_BLOBS": "s3://b/p", "ANTWORT_STORAGE_OBJECT_STORE_ENDPOINT": "http://127.0.0.1:9"}
+    assert parse("", variables).storage.object_store.endpoint == "http://127.0.0.1:9"

@@ -1,8 +1,9 @@
 """Containers: create, use, expire, delete; execute code and transfer files.
 
 Every operation takes the owner, answers 404 for another owner's container, and postpones
-expiry. Operations that change a container hold its lock, in the order of arrival: an
-execution sees the files that were added before it, and two executions never overlap.
+expiry. Operations that need the sandbox run in the process that holds it: this one, or another
+replica (`operations`). Where that one has died, the sandbox is lost, and this process continues
+with a new one.
 
 At the quota a new `auto` container evicts an idle one, or waits for one: without the wait,
 parallel responses of one tenant would expire containers that other responses are about to use.
@@ -12,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import AbstractContextManager, aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, aclosing
+from typing import TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -21,11 +23,15 @@ from msgspec import Struct
 from antwort.api.errors import ApiError, out_of_range, unsupported_value
 from antwort.api.ids import new_id
 from antwort.config import CodeInterpreterSettings, ContainersSettings
-from antwort.containers.files import ContainerAndFileStore, ContainerFiles, FileStream, file_not_found, unknown_file
+from antwort.containers.files import ContainerAndFileStore, FileStream, file_not_found, uploaded_files
+from antwort.containers.local import LocalOperations
+from antwort.containers.operations import ContainerOperations
 from antwort.containers.paths import relative_path
 from antwort.containers.quotas import DiskQuota, quota_error
-from antwort.containers.registry import ContainerState, SandboxRegistry, container_not_found
-from antwort.containers.sandboxes.port import ExecutionResult, Output, Sandbox, SandboxError, Sandboxes, SandboxLost
+from antwort.containers.registry import HeldElsewhere, SandboxRegistry, container_not_found
+from antwort.containers.replicas.client import HolderEnded, ReplicaClient
+from antwort.containers.sandboxes.port import ExecutionResult, Output, SandboxError, Sandboxes, SandboxUnavailable
+from antwort.engine.replicas.port import ReplicaDirectory
 from antwort.engine.stores import (
     AUTO_CONTAINER,
     ContainerFileRecord,
@@ -36,13 +42,21 @@ from antwort.engine.stores import (
     Owner,
     PageQuery,
     RecordPage,
+    ReplicaUse,
+    StoreFault,
 )
-from antwort.telemetry import Metrics, SandboxSpan, audit, log
+from antwort.telemetry import Metrics, audit, log
+
+T = TypeVar("T")
 
 _GIB = 1024**3
 _DAY_SECONDS = 86_400.0
 _MAX_SWEEP_INTERVAL = 5.0
+_EVICTION_POLL = 0.5
+_TOUCHES_PER_USE = 3
+"""Periods of `touch_used` after which a container of another replica counts as idle."""
 _RESTARTED = "The server was restarted."
+_STOPPED = "The server that ran it has stopped."
 
 
 class ContainerSpec(Struct, frozen=True, kw_only=True):
@@ -66,24 +80,31 @@ class Containers:
         settings: ContainersSettings,
         interpreter: CodeInterpreterSettings,
         metrics: Metrics,
+        replicas: ReplicaDirectory,
+        client: ReplicaClient | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`client` reaches other replicas; None for the only one on its store."""
+        self._replicas = replicas
+        self._client = client
         self._store = store
         self._sandboxes = sandboxes
         self._settings = settings
         self._execution_timeout = interpreter.execution_timeout
         self._claim_timeout = interpreter.claim_timeout
-        self._max_output = interpreter.max_output_size
         self._metrics = metrics
         self._clock = clock
         self._quota = ContainerUse(settings.max_containers, settings.max_memory, settings.max_disk)
-        self._registry = SandboxRegistry(store, sandboxes, metrics, interpreter.claim_timeout)
+        self._registry = SandboxRegistry(store, sandboxes, metrics, interpreter.claim_timeout, replicas.own_id)
+        self._ended: set[str] = set()
+        """Replicas that have ended, and whose sandboxes are not swept yet."""
         self._waiting: set[str] = set()
         """Ids of new containers that wait for another one to be evicted."""
         self._disk = DiskQuota(store, self._quota, metrics, clock)
-        self._files = ContainerFiles(store, self._registry, self._disk, metrics, clock)
+        self.local = LocalOperations(store, self._registry, self._disk, metrics, interpreter.max_output_size, clock)
+        """The operations in sandboxes of this process."""
         self.sweep_interval = min(_MAX_SWEEP_INTERVAL, settings.expires_after * 60 / 4)
-        """Seconds between two calls of `expire_idle`: short enough that a container in use is never idle."""
+        """Seconds between two calls of `touch_used`: short enough that a container in use is never idle."""
 
     async def is_stateful(self) -> bool:
         """Whether variables persist between executions in a container."""
@@ -94,7 +115,7 @@ class Containers:
     async def create(self, owner: Owner, spec: ContainerSpec) -> ContainerRecord:
         """A new container. It gets a sandbox on its first use: now, if files are copied into it."""
         record = self._record(spec)
-        files = await self._uploaded(owner, spec.file_ids, "file_ids")
+        files = await uploaded_files(self._store, owner, spec.file_ids, "file_ids")
         await self._disk.check(owner, sum(file.bytes for file in files))
         with self.using(owner, record.id):  # from the start, or another new container could evict it
             record = await self._write(owner, record)
@@ -102,7 +123,7 @@ class Containers:
         audit("container.create", record.id, tier=record.memory_limit, files=len(files))
         if files:
             try:
-                await self._copy_uploads(owner, record.id, files)
+                await self._copy_uploads(owner, record.id, files, again=False)
             except BaseException:
                 await asyncio.shield(asyncio.ensure_future(self._delete(owner, record)))
                 raise
@@ -124,6 +145,7 @@ class Containers:
             expires_after=(settings.expires_after if minutes is None else minutes) * 60.0,
             memory_limit=tier,
             memory=int(tier.removesuffix("g")) * _GIB,
+            used_by=self._replicas.own_id,
         )
 
     async def _write(self, owner: Owner, record: ContainerRecord) -> ContainerRecord:
@@ -149,20 +171,25 @@ class Containers:
         """Expire the least recently used idle `auto` container, or wait for one to become idle.
 
         Returns whether to try again: False at the deadline, and where only containers that wait themselves are in use.
+        A container that another replica has used just before may still be in use there; the store is asked again.
         """
         self._waiting.add(new_id)
+        loop = asyncio.get_running_loop()
+        wait_until = deadline
         try:
             now, used = self._clock(), self._used_ids(owner)
-            expired = await self._store.expire_least_recently_used(owner, AUTO_CONTAINER, now, used)
+            expired = await self._store.expire_least_recently_used(owner, AUTO_CONTAINER, now, self._use(now), used)
             if expired is not None:
                 self._close_expired(owner, expired)
+                return True
+            if await self._store.has_live_containers(owner, AUTO_CONTAINER, now, used):
+                wait_until = min(deadline, loop.time() + _EVICTION_POLL)
             elif not freed.is_set() and self._waiting.issuperset(self._used_ids(owner)):
                 return False
-            else:
-                async with asyncio.timeout_at(deadline):
-                    await freed.wait()
+            async with asyncio.timeout_at(wait_until):
+                await freed.wait()
         except TimeoutError:
-            return False
+            return wait_until < deadline
         finally:
             self._waiting.discard(new_id)
         return True
@@ -170,9 +197,17 @@ class Containers:
     def _used_ids(self, owner: Owner) -> list[str]:
         return [state.id for state in self._registry.in_use() if state.owner.tenant == owner.tenant]
 
+    def _use(self, now: float) -> ReplicaUse:
+        """A use by this replica. Others touch what they use each `sweep_interval`."""
+        return ReplicaUse(self._replicas.own_id, now - _TOUCHES_PER_USE * self.sweep_interval)
+
     async def get(self, owner: Owner, container_id: str) -> ContainerRecord:
         """A container of the owner, also an expired one; 404 otherwise."""
-        record = await self._store.touch_container(owner, container_id, self._clock())
+        now = self._clock()
+        record = await self._store.touch_container(owner, container_id, now, self._use(now))
+        if record is not None and self._has_ended(record.replica):
+            await self._mark_ended([record.replica or ""], _STOPPED)
+            record = await self._store.get_container(owner, container_id, now)
         if record is None:
             raise container_not_found(container_id)
         return record
@@ -188,7 +223,8 @@ class Containers:
         """The last of these ids that is a running container."""
         found = await self._store.find_containers(owner, ids, self._clock()) if ids else {}
         running = (found[key] for key in reversed(ids) if key in found and found[key].status == "running")
-        return next(running, None)
+        newest = next(running, None)
+        return newest if newest is None or not self._has_ended(newest.replica) else await self.get(owner, newest.id)
 
     def using(self, owner: Owner, container_id: str) -> AbstractContextManager[object]:
         """Mark a container as in use, also while nothing runs in it: it neither expires nor is evicted."""
@@ -209,17 +245,42 @@ class Containers:
             return False
         self._metrics.containers.labels("deleted", record.memory_limit).inc()
         audit("container.delete", record.id, tier=record.memory_limit)
-        if releasing := self._registry.release(owner, record.id):
-            await releasing
+        await self.local.release(owner, record.id)
+        if self._client is not None and self._is_held_elsewhere(record):
+            try:
+                await self._client.release(owner, record)
+            except (HeldElsewhere, HolderEnded, SandboxError, StoreFault):  # the holder notices it by itself
+                log.info("the sandbox of a deleted container could not be ended at once", container_id=record.id)
         return True
 
     # ── expiry and recovery ──────────────────────────────────────────────────────────────────────────────────────────
 
-    async def expire_idle(self) -> None:
-        """Expire idle containers and release their sandboxes; forget those that expired long ago."""
+    async def touch_used(self) -> None:
+        """Postpone the expiry of the containers that this process uses. To be called each `sweep_interval`."""
         now = self._clock()
         for state in self._registry.in_use():
-            await self._store.touch_container(state.owner, state.id, now)
+            await self._store.touch_container(state.owner, state.id, now, self._use(now))
+
+    async def reconcile(self) -> None:
+        """Release sandboxes whose containers others have deleted or expired; mark those of ended replicas as lost."""
+        await self._registry.reconcile(self._clock())
+        await self.recover(_STOPPED)
+        self._ended = {replica for replica in self._ended if self._has_ended(replica)}  # others have come back
+        if ended := frozenset(self._ended):
+            try:
+                await self._sandboxes.sweep(ended)
+            except SandboxError as error:
+                log.warning("the sandboxes of ended replicas could not be swept; it is tried again", reason=str(error))
+            else:
+                self._ended -= ended
+
+    def note_ended(self, replica: str) -> None:
+        """A replica has died or left: the next `reconcile` sweeps what it has left."""
+        self._ended.add(replica)
+
+    async def expire_idle(self) -> None:
+        """Expire the idle containers of all replicas, and forget those that expired long ago."""
+        now = self._clock()
         for owner, record in await self._store.expire_containers(now):
             self._close_expired(owner, record)
         if forgotten := await self._store.forget_containers(now - self._settings.forget_after * _DAY_SECONDS):
@@ -230,15 +291,74 @@ class Containers:
         audit("container.expire", record.id, tier=record.memory_limit, tenant=owner.tenant)
         self._registry.release(owner, record.id)
 
-    async def recover(self) -> None:
-        """At start: mark the sandboxes of the earlier process as lost. The next execution reports it."""
-        for owner, record in await self._store.mark_all_sandboxes_lost(_RESTARTED):
+    async def recover(self, why: str = _RESTARTED) -> None:
+        """Mark the sandboxes of replicas that have ended as lost. The next execution reports it."""
+        ended = [replica for replica in await self._store.sandbox_replicas() if self._has_ended(replica)]
+        if ended:
+            await self._mark_ended(ended, why)
+
+    async def _mark_ended(self, replicas: Sequence[str], why: str) -> None:
+        for owner, record in await self._store.mark_sandboxes_lost(replicas, why):
             self._metrics.containers.labels("lost", record.memory_limit).inc()
             audit("container.lost", record.id, tier=record.memory_limit, tenant=owner.tenant)
 
     async def aclose(self) -> None:
-        """Release every sandbox; the next start marks them as lost."""
+        """Release every sandbox. Other replicas, and the next start, find them lost."""
         await self._registry.aclose()
+        if self._client is not None:
+            await self._client.aclose()
+
+    # ── the process that holds the sandbox ───────────────────────────────────────────────────────────────────────────
+
+    def _has_ended(self, replica: str | None) -> bool:
+        return replica is not None and replica != self._replicas.own_id and not self._replicas.is_live(replica)
+
+    def _is_held_elsewhere(self, record: ContainerRecord) -> bool:
+        return record.replica not in (None, self._replicas.own_id)
+
+    def _operations(self, record: ContainerRecord) -> ContainerOperations:
+        """The operations in the process that holds the sandbox; in this one, if there is none yet."""
+        if not self._is_held_elsewhere(record):
+            return self.local
+        if self._client is None:
+            raise SandboxUnavailable("The container runs on another replica, and replicas cannot reach each other.")
+        return self._client
+
+    async def held(self, owner: Owner, container_id: str, sandbox: str) -> ContainerRecord:
+        """For a call of another replica: the record of a container whose sandbox this process holds.
+
+        `HeldElsewhere` where the container has another sandbox than the caller assumed, or none.
+        """
+        record = await self._store.get_container(owner, container_id, self._clock())
+        if record is None:
+            raise container_not_found(container_id)
+        if (record.replica, record.sandbox) != (self._replicas.own_id, sandbox):
+            raise HeldElsewhere
+        return record
+
+    async def release_deleted(self, owner: Owner, container_id: str) -> None:
+        """For a call of another replica, which has deleted the container: end its sandbox in this process."""
+        record = await self._store.get_container(owner, container_id, self._clock())
+        if record is None:
+            await self.local.release(owner, container_id)
+
+    async def _run(
+        self,
+        owner: Owner,
+        container_id: str,
+        operation: Callable[[ContainerOperations, ContainerRecord], Awaitable[T]],
+    ) -> T:
+        """Run an operation where the sandbox is. Once more, if that has changed before anything was done."""
+        with self.using(owner, container_id):
+            try:
+                record = await self.require(owner, container_id)
+                return await operation(self._operations(record), record)
+            except (HeldElsewhere, HolderEnded):
+                record = await self.require(owner, container_id)
+            try:
+                return await operation(self._operations(record), record)
+            except (HeldElsewhere, HolderEnded) as error:
+                raise _moved() from error
 
     # ── execution ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -251,67 +371,28 @@ class Containers:
         requirements: Sequence[str] = (),
         timeout: float | None = None,  # noqa: ASYNC109 - of the code in the sandbox, not of this method
     ) -> AsyncGenerator[Output | ExecutionResult, None]:
-        """Run code under the lock of the container: its output as it is printed, then the result.
+        """Run code: its output as it is printed, then the result.
 
-        `timeout` is at most `execution_timeout`. Closing the generator interrupts the code.
-        `SandboxLost` where the sandbox dies meanwhile; one that had died before the code
-        began is replaced, once.
+        `timeout` is at most `execution_timeout`. Closing the generator interrupts the code. `SandboxLost` where the
+        sandbox dies meanwhile.
         """
         seconds = min(timeout or self._execution_timeout, self._execution_timeout)
-        async with self._locked(owner, container_id) as (state, record):
-            await self._disk.check(owner)
-            work = SandboxSpan(self._metrics, "execute", container_id, record.memory_limit)
-            status, printed = "abandoned", 0
-            result: ExecutionResult | None = None
-            try:
-                for attempt in (1, 2):
-                    sandbox = await self._registry.sandbox(state, record)
-                    run = sandbox.run(code, requirements=requirements, timeout=seconds)
-                    try:
-                        async with self._registry.watch(state, record, sandbox), aclosing(run) as steps:
-                            async for step in steps:
-                                if isinstance(step, Output):
-                                    shown = step.text[: max(0, self._max_output - printed)]
-                                    printed += len(step.text)
-                                    if shown:
-                                        yield msgspec.structs.replace(step, text=shown)
-                                else:
-                                    result = await self._completed(state, record, sandbox, step)
-                                    break  # a fault after the result does not lose it
-                        break
-                    except SandboxLost as lost:
-                        if lost.begun or attempt > 1:
-                            raise
-                if result is not None:
-                    status = result.status
-                    work.ended(status, printed=printed, files=len(result.files))
-                    await self._store.touch_container(owner, container_id, self._clock())
-                    yield result
-            except SandboxError as error:
-                status = error.metric_label
-                work.failed(status)
-                raise
-            finally:
-                ms, tier = round(work.close() * 1000), record.memory_limit
-                audit("container.execute", container_id, tier=tier, status=status, ms=ms, printed=printed)
-
-    async def _completed(
-        self, state: ContainerState, record: ContainerRecord, sandbox: Sandbox, result: ExecutionResult
-    ) -> ExecutionResult:
-        """The result with the files that the code wrote. Stores these, or that the sandbox has ended."""
-        state.raise_if_closed()
-        replaced, state.sandbox_replaced = state.sandbox_replaced, False
-        files: list[ContainerFileRecord] = []
-        if not result.sandbox_alive:
-            why = f"The sandbox has ended ({result.reason or result.status})."
-            await self._registry.mark_lost(state, sandbox, why, record.memory_limit)
-        else:
-            try:
-                async with self._registry.watch(state, record, sandbox):
-                    files = await self._files.sync(state, sandbox)
-            except SandboxError:  # the result is known and valid; the next sync finds the files
-                log.warning("what code has written could not be listed", container_id=state.id)
-        return msgspec.structs.replace(result, files=tuple(files), sandbox_replaced=replaced)
+        with self.using(owner, container_id):
+            for attempt in (1, 2):
+                record = await self.require(owner, container_id)
+                run = self._operations(record).execute(owner, record, code, requirements=requirements, seconds=seconds)
+                try:
+                    async with aclosing(run) as steps:
+                        async for step in steps:
+                            if isinstance(step, ExecutionResult):
+                                now = self._clock()
+                                await self._store.touch_container(owner, container_id, now, self._use(now))
+                            yield step
+                except (HeldElsewhere, HolderEnded) as error:
+                    if attempt > 1:
+                        raise _moved() from error
+                else:
+                    return
 
     # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -320,19 +401,18 @@ class Containers:
     ) -> ContainerFileRecord:
         """Write or replace a file. An upload that fails leaves no part of the file."""
         relative = relative_path(path, param="file")
-        async with self._locked(owner, container_id) as (state, record):
-            return await self._files.put(state, record, relative, content)
+        return await self._run(owner, container_id, lambda at, record: at.put_file(owner, record, relative, content))
 
     async def add_file_id(self, owner: Owner, container_id: str, file_id: str) -> ContainerFileRecord:
         """Copy an uploaded file. One that was copied before is copied again, to the same path."""
         await self.require(owner, container_id)
-        files = await self._uploaded(owner, [file_id], "file_id")
+        files = await uploaded_files(self._store, owner, [file_id], "file_id")
         return (await self._copy_uploads(owner, container_id, files, again=True))[0]
 
     async def ensure_files(self, owner: Owner, container_id: str, file_ids: Sequence[str]) -> list[ContainerFileRecord]:
         """Copy these uploaded files. Those that were copied before are left as they are."""
-        files = await self._uploaded(owner, file_ids, "file_ids")
-        return await self._copy_uploads(owner, container_id, files)
+        files = await uploaded_files(self._store, owner, file_ids, "file_ids")
+        return await self._copy_uploads(owner, container_id, files, again=False)
 
     async def list_files(self, owner: Owner, container_id: str, query: PageQuery) -> RecordPage:
         """A page of the files; while code runs, as before it; of an expired container, as last known.
@@ -341,11 +421,17 @@ class Containers:
         """
         record = await self.get(owner, container_id)
         if record.sandbox is not None and query.after is None and query.before is None:
-            await self._files.sync_if_idle(owner, record)
+            await self._sync(owner, record)
         page = await self._store.list_container_files(owner, container_id, query)
         if page is None:
             raise container_not_found(container_id)
         return page
+
+    async def _sync(self, owner: Owner, record: ContainerRecord) -> None:
+        try:
+            await self._operations(record).sync_files(owner, record)
+        except (HeldElsewhere, HolderEnded, SandboxError):  # the known records are good enough
+            log.info("the files of a container could not be listed", container_id=record.id)
 
     async def get_file(self, owner: Owner, container_id: str, file_id: str) -> ContainerFileRecord:
         """The record of a file."""
@@ -354,36 +440,34 @@ class Containers:
 
     async def read_file(self, owner: Owner, container_id: str, file_id: str) -> FileStream:
         """The current content of a file, to be closed by the caller. Errors are raised here, before the stream."""
-        record = await self.require(owner, container_id)
-        file = await self._file(owner, container_id, file_id)
-        return await FileStream.start(self._files.read(owner, record, file))
+
+        async def read(at: ContainerOperations, record: ContainerRecord) -> FileStream:
+            return await FileStream.start(at.read(owner, record, await self._file(owner, container_id, file_id)))
+
+        return await self._run(owner, container_id, read)
 
     async def delete_file(self, owner: Owner, container_id: str, file_id: str) -> None:
         """Delete a file."""
-        async with self._locked(owner, container_id) as (state, record):
-            file = await self._file(owner, container_id, file_id)
-            await self._files.remove(state, record, file)
-            audit("container.file.delete", file.id, container_id=container_id)
+
+        async def delete(at: ContainerOperations, record: ContainerRecord) -> None:
+            await at.delete_file(owner, record, await self._file(owner, container_id, file_id))
+
+        await self._run(owner, container_id, delete)
 
     async def unpack(self, owner: Owner, container_id: str, tar: AsyncIterator[bytes]) -> list[ContainerFileRecord]:
         """Extract a tar archive; the new files. If a member is refused, those before it stay."""
-        async with self._locked(owner, container_id) as (state, record):
-            files = await self._files.unpack(state, record, tar)
-        audit("container.unpack", container_id, files=len(files), bytes=sum(file.bytes for file in files))
-        return files
+        return await self._run(owner, container_id, lambda at, record: at.unpack(owner, record, tar))
 
     async def pack(self, owner: Owner, container_id: str) -> FileStream:
         """All files as one tar archive, to be closed by the caller."""
-        async with self._locked(owner, container_id) as (state, record):
-            await self._registry.sandbox(state, record)
+        await self._run(owner, container_id, lambda at, record: at.prepare(owner, record))
         audit("container.pack", container_id)
-        return await FileStream.start(self._files.read(owner, record, None))
+        return await self._run(owner, container_id, lambda at, record: FileStream.start(at.read(owner, record, None)))
 
     async def _copy_uploads(
-        self, owner: Owner, container_id: str, files: Sequence[FileRecord], *, again: bool = False
+        self, owner: Owner, container_id: str, files: Sequence[FileRecord], *, again: bool
     ) -> list[ContainerFileRecord]:
-        async with self._locked(owner, container_id) as (state, record):
-            return [await self._files.copy(state, record, file, again=again) for file in files]
+        return await self._run(owner, container_id, lambda at, record: at.copy_files(owner, record, files, again=again))
 
     async def _file(self, owner: Owner, container_id: str, file_id: str) -> ContainerFileRecord:
         file = await self._store.get_container_file(owner, container_id, file_id)
@@ -391,20 +475,6 @@ class Containers:
             raise file_not_found(container_id, file_id)
         return file
 
-    async def _uploaded(self, owner: Owner, ids: Sequence[str], param: str) -> list[FileRecord]:
-        files: list[FileRecord] = []
-        for identifier in dict.fromkeys(ids):
-            record = await self._store.get_file(owner, identifier)
-            if record is None:
-                raise unknown_file(identifier, param)
-            files.append(record)
-        return files
 
-    @asynccontextmanager
-    async def _locked(self, owner: Owner, container_id: str) -> AsyncGenerator[tuple[ContainerState, ContainerRecord]]:
-        """A running container, under its lock."""
-        with self._registry.use(owner, container_id) as state:
-            record = await self.require(owner, container_id)
-            async with state.lock:
-                state.raise_if_closed()
-                yield state, record
+def _moved() -> SandboxUnavailable:
+    return SandboxUnavailable("The container changes its server right now; try again.")

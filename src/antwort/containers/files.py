@@ -15,7 +15,7 @@ from antwort.api.ids import new_id
 from antwort.containers.paths import changes, path_for
 from antwort.containers.quotas import DiskQuota
 from antwort.containers.registry import ContainerState, SandboxRegistry, container_not_found
-from antwort.containers.sandboxes.port import Sandbox, SandboxError, SandboxFile, SandboxRefused
+from antwort.containers.sandboxes.port import Sandbox, SandboxError, SandboxFile, SandboxLost, SandboxRefused
 from antwort.engine.stores import (
     ContainerFileRecord,
     ContainerRecord,
@@ -83,16 +83,16 @@ class ContainerFiles:
         file_id: str | None = None,
     ) -> ContainerFileRecord:
         """Write or replace a file."""
-        async with self._disk.metered(state.owner, content) as metered:
-            sandbox = await self._registry.sandbox(state, record)
+        sandbox = await self._registry.sandbox(state, record)
+        async with self._disk.metered(state.owner, state.id, content) as metered:
             async with self._registry.watch(state, record, sandbox):
                 try:
                     file = await sandbox.write_file(path, metered)
                 except BaseException:
                     await self._sync_after_failure(state, sandbox, "assistant")
                     raise
-        written = self._record(state, file, "user", file_id)
-        await self._change(state, [written])
+            written = self._record(state, file, "user", file_id)
+            await self._change(state, sandbox, [written])
         audit("container.file.create", written.id, container_id=state.id, bytes=written.bytes)
         return written
 
@@ -114,24 +114,27 @@ class ContainerFiles:
         self, state: ContainerState, record: ContainerRecord, tar: AsyncIterator[bytes]
     ) -> list[ContainerFileRecord]:
         """Extract a tar archive; the new files."""
-        async with self._disk.metered(state.owner, tar) as metered:
-            sandbox = await self._registry.sandbox(state, record)
-            async with self._registry.watch(state, record, sandbox):
-                try:
-                    await sandbox.unpack(metered)
-                except BaseException:
-                    await self._sync_after_failure(state, sandbox, "user")
-                    raise
-                files = await self.sync(state, sandbox, source="user")
-        return files
+        sandbox = await self._registry.sandbox(state, record)
+        async with (
+            self._disk.metered(state.owner, state.id, tar) as metered,
+            self._registry.watch(state, record, sandbox),
+        ):
+            try:
+                await sandbox.unpack(metered)
+            except BaseException:
+                await self._sync_after_failure(state, sandbox, "user")
+                raise
+            return await self.sync(state, sandbox, source="user", is_upload=True)
 
     async def remove(self, state: ContainerState, record: ContainerRecord, file: ContainerFileRecord) -> None:
         """Remove a file; one that is gone already is no error."""
-        if state.sandbox is not None:
-            async with self._registry.watch(state, record, state.sandbox):
-                await state.sandbox.delete_file(file.path)
-            state.files.pop(file.path, None)
-        await self._store.change_container_files(state.owner, state.id, put=[], dropped=[file.id])
+        sandbox = state.sandbox
+        if sandbox is None:
+            await self._store.change_container_files(state.owner, state.id, put=[], dropped=[file.id])
+            return
+        async with self._registry.watch(state, record, sandbox):
+            await sandbox.delete_file(file.path)
+        await self._change(state, sandbox, [], [file.id])
 
     async def read(
         self, owner: Owner, record: ContainerRecord, file: ContainerFileRecord | None
@@ -178,14 +181,17 @@ class ContainerFiles:
             log.info("the files of a container could not be listed", container_id=state.id)
 
     async def sync(
-        self, state: ContainerState, sandbox: Sandbox, *, source: Source = "assistant"
+        self, state: ContainerState, sandbox: Sandbox, *, source: Source = "assistant", is_upload: bool = False
     ) -> list[ContainerFileRecord]:
-        """Store what has changed in the sandbox since the last sync; the new and changed files."""
+        """Store what has changed in the sandbox since the last sync; the new and changed files.
+
+        After an upload also where nothing has changed, which ends its reservation of disk.
+        """
         found = changes(state.files, await sandbox.list_files())
         upload_ids = {path: record.file_id for path, record in state.files.items()}
         put = [self._record(state, file, source, upload_ids.get(file.path)) for file in found.written]
-        if put or found.removed_ids:
-            await self._change(state, put, found.removed_ids)
+        if put or found.removed_ids or is_upload:
+            await self._change(state, sandbox, put, found.removed_ids)
         return put
 
     def _record(
@@ -203,15 +209,41 @@ class ContainerFiles:
         )
 
     async def _change(
-        self, state: ContainerState, put: list[ContainerFileRecord], removed_ids: Sequence[str] = ()
+        self,
+        state: ContainerState,
+        sandbox: Sandbox,
+        put: list[ContainerFileRecord],
+        removed_ids: Sequence[str] = (),
     ) -> None:
         """Store new records, which replace those of the same path, and drop the records of removed files."""
-        if not await self._store.change_container_files(state.owner, state.id, put=put, dropped=removed_ids):
+        is_stored = await self._store.change_container_files(
+            state.owner, state.id, put=put, dropped=removed_ids, sandbox=self._registry.ref(sandbox)
+        )
+        if not is_stored:
+            await self._raise_if_given_up(state, sandbox)
             state.closed = True
         state.raise_if_closed()
         if removed := set(removed_ids):
             state.files = {path: record for path, record in state.files.items() if record.id not in removed}
         state.files.update((record.path, record) for record in put)
+
+    async def _raise_if_given_up(self, state: ContainerState, sandbox: Sandbox) -> None:
+        """`SandboxLost` where the container goes on without this sandbox: another replica took this one for dead."""
+        current = await self._store.get_container(state.owner, state.id, self._clock())
+        is_running = current is not None and current.status == "running"
+        if is_running and state.sandbox is sandbox:
+            raise SandboxLost("The server that ran it did not respond for too long.")
+
+
+async def uploaded_files(store: FileStore, owner: Owner, ids: Sequence[str], param: str) -> list[FileRecord]:
+    """The records of uploaded files; `ApiError` 400 that names a missing one."""
+    files: list[FileRecord] = []
+    for identifier in dict.fromkeys(ids):
+        record = await store.get_file(owner, identifier)
+        if record is None:
+            raise unknown_file(identifier, param)
+        files.append(record)
+    return files
 
 
 def file_not_found(container_id: str, file_id: str) -> ApiError:

@@ -8,8 +8,12 @@ from contextlib import asynccontextmanager, contextmanager
 
 from antwort.api.errors import ApiError, not_found
 from antwort.containers.sandboxes.port import Sandbox, SandboxError, Sandboxes, SandboxLost
-from antwort.engine.stores import ContainerFileRecord, ContainerRecord, ContainerStore, Owner
+from antwort.engine.stores import ContainerFileRecord, ContainerRecord, ContainerStore, Owner, SandboxRef
 from antwort.telemetry import Metrics, SandboxSpan, audit, log
+
+
+class HeldElsewhere(Exception):
+    """Another replica holds the sandbox of the container. Nothing was done; the caller reads the record again."""
 
 
 class ContainerState:
@@ -37,7 +41,10 @@ class ContainerState:
 class SandboxRegistry:
     """The state of all containers of this process, by tenant and id."""
 
-    def __init__(self, store: ContainerStore, sandboxes: Sandboxes, metrics: Metrics, claim_timeout: float) -> None:
+    def __init__(
+        self, store: ContainerStore, sandboxes: Sandboxes, metrics: Metrics, claim_timeout: float, replica: str
+    ) -> None:
+        self._replica = replica
         self._store = store
         self._sandboxes = sandboxes
         self._metrics = metrics
@@ -64,15 +71,16 @@ class SandboxRegistry:
         return [state for state in self._states.values() if state.users]
 
     async def sandbox(self, state: ContainerState, record: ContainerRecord) -> Sandbox:
-        """The sandbox of a container; a new one if it has none. The caller holds the lock of the container."""
+        """The sandbox of a container; a new one if it has none. The caller holds the lock of the container.
+
+        `HeldElsewhere` where another replica was faster.
+        """
         state.raise_if_closed()
         if state.sandbox is not None:
             return state.sandbox
         sandbox = await self._acquire(state, record)
         try:
-            if not await self._store.set_sandbox(state.owner, state.id, sandbox.id):
-                state.closed = True
-            state.raise_if_closed()
+            self._check_stored(state, sandbox, await self._store.set_sandbox(state.owner, state.id, self.ref(sandbox)))
         except BaseException:
             await self._start_release(sandbox)
             raise
@@ -81,6 +89,63 @@ class SandboxRegistry:
         state.sandbox_replaced = state.sandbox_replaced or record.lost is not None or record.sandbox is not None
         self._metrics.sandboxes.inc()
         return sandbox
+
+    def ref(self, sandbox: Sandbox) -> SandboxRef:
+        """How the store identifies a sandbox of this process."""
+        return SandboxRef(self._replica, sandbox.id)
+
+    def _check_stored(self, state: ContainerState, sandbox: Sandbox, stored: ContainerRecord | None) -> None:
+        """Raise an error unless the store has assigned the sandbox to the container."""
+        if stored is None:
+            state.closed = True
+        state.raise_if_closed()
+        if stored is not None and not self._is_held(stored, sandbox):
+            raise HeldElsewhere
+
+    def _is_held(self, record: ContainerRecord, sandbox: Sandbox) -> bool:
+        return (record.replica, record.sandbox) == (self._replica, sandbox.id)
+
+    async def check_held(self, state: ContainerState, record: ContainerRecord, now: float) -> None:
+        """Discard the sandbox in memory if the store does not assign it to this process any more.
+
+        Another replica takes a process that did not answer for too long for dead. The caller holds the lock of the
+        container; its record may be older. `HeldElsewhere` where another replica has a new sandbox.
+        """
+        if state.sandbox is None or self._is_held(record, state.sandbox):
+            return
+        current = await self._store.get_container(state.owner, state.id, now)
+        if current is None:
+            state.closed = True
+        state.raise_if_closed()
+        if current is not None and not self._is_held(current, state.sandbox):
+            await self._discard(state, state.sandbox)
+            if current.replica not in (None, self._replica):
+                raise HeldElsewhere
+
+    async def reconcile(self, now: float) -> None:
+        """Release the sandboxes of containers that other replicas have deleted, expired, or given a new sandbox."""
+        held = [(state, state.sandbox) for state in self._states.values() if state.sandbox is not None]
+        if not held:
+            return
+        stored = await self._store.held_sandboxes(self._replica)
+        for state, sandbox in held:
+            if (state.owner.tenant, state.id, sandbox.id) in stored:
+                continue
+            current = await self._store.get_container(state.owner, state.id, now)
+            if state.sandbox is not sandbox or (current is not None and self._is_held(current, sandbox)):
+                continue
+            if current is None or current.status == "expired":
+                self.release(state.owner, state.id)
+            else:
+                await self._discard(state, sandbox)
+
+    async def _discard(self, state: ContainerState, sandbox: Sandbox) -> None:
+        """Release a sandbox that the store does not assign to this process any more."""
+        log.warning("a sandbox was given up: another replica took this one for dead", container_id=state.id)
+        state.sandbox, state.files, state.sandbox_replaced = None, {}, True
+        self._metrics.sandboxes.dec()
+        await self._start_release(sandbox)
+        self._drop_unused(state)
 
     async def _acquire(self, state: ContainerState, record: ContainerRecord) -> Sandbox:
         tier = record.memory_limit
@@ -115,11 +180,13 @@ class SandboxRegistry:
             return  # already marked, or released
         state.sandbox, state.files, state.sandbox_replaced = None, {}, True
         self._metrics.sandboxes.dec()
-        self._metrics.containers.labels("lost", tier).inc()
-        audit("container.lost", state.id, tier=tier, sandbox=sandbox.id, tenant=state.owner.tenant)
+        is_reported = False  # by another replica, which took this one for dead
         try:
-            await self._store.mark_sandbox_lost(state.owner, state.id, why)
+            is_reported = not await self._store.mark_sandbox_lost(state.owner, state.id, self.ref(sandbox), why)
         finally:
+            if not is_reported:
+                self._metrics.containers.labels("lost", tier).inc()
+                audit("container.lost", state.id, tier=tier, sandbox=sandbox.id, tenant=state.owner.tenant)
             await self._start_release(sandbox)
 
     def release(self, owner: Owner, container_id: str) -> asyncio.Future[None] | None:

@@ -5,47 +5,54 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
-from antwort.auth import LOCAL, Authenticator, Caller, KeyFile, KeyFileError
-from antwort.config import AuthSettings, Config, ConfigError, api_keys_path, compaction_keys_path
+from antwort.auth import LOCAL, Authenticator, Caller, KeyFile, KeyFileError, ProcessRateLimiter
+from antwort.config import AuthSettings, Config, ConfigError, api_keys_path, compaction_keys_path, state_directory
 from antwort.containers import Containers
+from antwort.containers.replicas.calls import CallTokens
+from antwort.containers.replicas.client import ReplicaClient
 from antwort.containers.sandboxes import Backend, open_backend
 from antwort.engine.background import Background
 from antwort.engine.driver import ResponseRun
 from antwort.engine.engine import Engine
+from antwort.engine.replicas.membership import Membership, OnlyReplica
+from antwort.engine.replicas.port import ReplicaDirectory, ReplicaRecord
+from antwort.engine.replicas.rate_limits import StoreRateLimiter
+from antwort.engine.replicas.takeover import Takeover
 from antwort.engine.stores import Store, StoreFault
 from antwort.http.errors import router_error
 from antwort.http.middleware import RequestMiddleware
 from antwort.http.openapi import ApiRoute, openapi_route
-from antwort.http.resources import containers, conversations, files, health, models, responses
+from antwort.http.resources import containers, conversations, files, health, models, replica_calls, responses
 from antwort.http.services import Services
-from antwort.models.registry import open_models
+from antwort.models.registry import ModelRegistry, open_models
 from antwort.net.origin import is_loopback
 from antwort.sealing import Sealer, SealingKeys, SealingKeysError
 from antwort.storage import open_store
 from antwort.telemetry import Metrics, log
 from antwort.tools import FunctionProvider, ToolRegistry
 from antwort.tools.builtins.codeinterpreter import CodeInterpreterProvider
+from antwort.tools.builtins.websearch import OpenedWebSearch, WebSearchProvider, open_web_search
 
 ROUTES: Sequence[ApiRoute] = [
     route for resource in (responses, conversations, containers, files, models, health) for route in resource.routes
 ]
 _KEY_RELOAD_SECONDS = 2.0
-_FILE_SWEEP_SECONDS = 600.0
 
 
 def make_app(services: Services) -> Starlette:
     """The Starlette application for open services."""
     provided = [route for provider in services.registry.providers for route in provider.routes()]
+    internal = [] if services.call_tokens is None else [replica_calls.route]
     app = Starlette(
-        routes=[*ROUTES, openapi_route(ROUTES), *provided],
+        routes=[*ROUTES, openapi_route(ROUTES), *provided, *internal],
         middleware=[Middleware(RequestMiddleware, services=services, cors_origins=services.config.server.cors_origins)],
         exception_handlers={HTTPException: router_error},
     )
@@ -66,21 +73,13 @@ async def open_services(
     authenticator = await asyncio.to_thread(open_authenticator, config)
     sealer = Sealer(await asyncio.to_thread(SealingKeys.open_or_create, compaction_keys_path(config)))
     metrics = Metrics()
-    directory = await asyncio.to_thread(open_models, config.models, metrics, environment)
-    store = await open_store(config.storage.url, Path(config.storage.blobs))
-    try:
-        # A local sandbox server keeps its packages beside the blobs.
-        state = Path(config.storage.blobs).parent / "sandbox"
-        backend = await open_backend(config.providers.code_interpreter, state, environment)
-    except BaseException:
-        await directory.aclose()
-        await store.aclose()
-        raise
-    running = _containers(config, store, backend, metrics)
+    model_registry, store, membership, backend, web_search = await _open_resources(config, environment, sealer, metrics)
+    tokens = None if membership is None else CallTokens(sealer, membership.own_id)
+    running = _containers(config, store, backend, metrics, membership, tokens)
     registry = ToolRegistry()
     limits = config.engine
     engine = Engine(
-        directory,
+        model_registry,
         registry,
         store,
         sealer,
@@ -88,28 +87,39 @@ async def open_services(
         limits.max_turns,
         limits.max_attached,
         ignore_unavailable_tools=config.tools.unavailable == "ignore",
+        on_taken_over=lambda outcome: metrics.takeovers.labels(outcome).inc(),
     )
     services = Services(
         config,
         authenticator,
         store,
-        directory,
+        model_registry,
         registry,
         engine,
         Background(store),
         metrics,
         running,
         backend.description,
+        web_search.description,
+        ProcessRateLimiter() if store.replicas is None else StoreRateLimiter(store.replicas, store.replica_id),
+        membership,
+        call_tokens=tokens if config.server.replica_url is not None else None,
     )
+    takeover = Takeover(engine, services.background, lambda run: _resume(services, run))
     tasks = [asyncio.create_task(task) for task in _periodic_tasks(services)]
     try:
-        for provider in (*_providers(config, store, running), *extra_providers):
+        for provider in (*_providers(config, store, running, web_search.provider), *extra_providers):
             registry.register(provider)
         registry.register_metrics(metrics.registry)
-        if running is not None:
+        if running is not None and membership is None:
             await running.recover()
-        for run in await engine.recover():
-            _resume(services, run)
+        await takeover.recover()
+        if membership is not None:
+            membership.on_death(takeover.notify)
+            if running is not None:
+                membership.on_death(running.note_ended)
+            tasks.append(asyncio.create_task(takeover.run()))
+        log.info("started", replica=services.directory.own_id)
         yield services
     finally:
         for task in tasks:
@@ -118,25 +128,97 @@ async def open_services(
         await services.aclose()
 
 
-def _resume(services: Services, run: ResponseRun) -> None:
+class _Resources(NamedTuple):
+    """What has connections, files or processes of its own. `Services.aclose` closes it."""
+
+    models: ModelRegistry
+    store: Store
+    membership: Membership | None
+    backend: Backend
+    web_search: OpenedWebSearch
+
+
+async def _open_resources(
+    config: Config, environment: Mapping[str, str], sealer: Sealer, metrics: Metrics
+) -> _Resources:
+    """Open the models, the store, the sandboxes and the web search; what is open is closed if one cannot be opened."""
+    async with AsyncExitStack() as opened:
+        models = await asyncio.to_thread(open_models, config.models, metrics, environment)
+        opened.push_async_callback(models.aclose)
+        storage = config.storage
+        store = await open_store(
+            storage.url,
+            storage.blobs,
+            object_store=storage.object_store,
+            orphan_age=storage.orphan_age,
+            environment=environment,
+        )
+        opened.push_async_callback(store.aclose)
+        membership = _membership(config, store, sealer, metrics)
+        if membership is not None:
+            opened.push_async_callback(membership.aclose)
+            await membership.start()
+        state = state_directory(config) / "sandbox"  # where a local sandbox server keeps its packages
+        replica = None if membership is None else membership.own_id
+        backend = await open_backend(config.providers.code_interpreter, state, environment, replica)
+        if backend.sandboxes is not None:
+            opened.push_async_callback(backend.sandboxes.aclose)
+        web_search = await open_web_search(config, backend.sandboxes, environment, state.with_name("web_search"))
+        opened.pop_all()
+    return _Resources(models, store, membership, backend, web_search)
+
+
+def _membership(config: Config, store: Store, sealer: Sealer, metrics: Metrics) -> Membership | None:
+    """The membership of this process, in a store that several processes may have open."""
+    replicas = store.replicas
+    if replicas is None:
+        return None
+
+    def describe() -> ReplicaRecord:
+        return ReplicaRecord(
+            id=store.replica_id,
+            url=config.server.replica_url,
+            sealing_keys=sealer.key_ids,
+            blobs=replicas.blob_location,
+        )
+
+    return Membership(replicas, describe, metrics)
+
+
+async def _resume(services: Services, run: ResponseRun) -> None:
     """Run a recovered response in the background, tracked, and within the limits of its API key, if that is valid."""
     cleanup = ExitStack()
     if (caller := services.authenticator.caller_for_key(run.owner.key_id)) is not None:
-        cleanup.callback(services.rate_limiter.resume(caller))
+        with suppress(StoreFault):  # then it is not counted, which is better than not to run
+            cleanup.callback(await services.rate_limiter.resume(caller))
     cleanup.enter_context(services.track(run))
     services.background.launch(run, on_end=cleanup.close)
 
 
-def _containers(config: Config, store: Store, backend: Backend, metrics: Metrics) -> Containers | None:
+def _containers(
+    config: Config,
+    store: Store,
+    backend: Backend,
+    metrics: Metrics,
+    membership: Membership | None,
+    tokens: CallTokens | None,
+) -> Containers | None:
     if backend.sandboxes is None:
         return None
-    return Containers(store, backend.sandboxes, config.containers, config.providers.code_interpreter, metrics)
+    replicas: ReplicaDirectory = OnlyReplica(store.replica_id) if membership is None else membership
+    client = None if tokens is None else ReplicaClient(replicas, tokens)
+    interpreter = config.providers.code_interpreter
+    return Containers(store, backend.sandboxes, config.containers, interpreter, metrics, replicas, client)
 
 
-def _providers(config: Config, store: Store, running: Containers | None) -> Iterator[FunctionProvider]:
+def _providers(
+    config: Config, store: Store, running: Containers | None, web_search: WebSearchProvider | None
+) -> Iterator[FunctionProvider]:
     """The hosted tools of the configuration."""
     if running is not None:
         yield CodeInterpreterProvider(running, store, config.providers.code_interpreter, config.containers.tiers)
+    if web_search is not None:
+        yield web_search
 
 
 def open_authenticator(config: Config) -> Authenticator:
@@ -169,41 +251,60 @@ def _default_limits(auth: AuthSettings) -> Caller:
 
 def _periodic_tasks(services: Services) -> Iterator[Coroutine[Any, Any, None]]:
     """Background tasks of the server."""
-    yield _reload_keys_and_sweep_files(services)
+    yield _reload_keys(services)
+    yield _sweep_files(services)
     if services.containers is not None:
-        yield _expire_containers(services.containers)
+        yield _expire_containers(services, services.containers)
 
 
-async def _reload_keys_and_sweep_files(services: Services) -> None:
-    """Reload the key files, so that revoked and rotated keys take effect, and delete expired files."""
+async def _reload_keys(services: Services) -> None:
+    """Reload the key files, so that revoked and rotated keys take effect."""
     key_file, sealing_keys_file = KeyFile(api_keys_path(services.config)), compaction_keys_path(services.config)
-    loop = asyncio.get_running_loop()
-    last_sweep = loop.time()
     while True:
         await asyncio.sleep(_KEY_RELOAD_SECONDS)
-        await _reload_keys(services.authenticator, key_file)
+        await _reload_api_keys(services.authenticator, key_file)
         await _reload_sealing_keys(services.engine.sealer, sealing_keys_file)
-        if loop.time() - last_sweep > _FILE_SWEEP_SECONDS:
-            last_sweep = loop.time()
-            try:
-                await services.store.delete_expired_files()
-            except StoreFault:
-                log.warning("file_sweep_failed")
 
 
-async def _expire_containers(running: Containers) -> None:
-    """Expire idle containers."""
+async def _sweep_files(services: Services) -> None:
+    """Delete expired files, and what ended processes have left; at once, and then periodically, on one replica."""
+    interval = services.config.storage.sweep_interval
+    while True:
+        try:
+            if await services.claim_job("sweep_files", interval):
+                await _sweep(services.store)
+        except StoreFault as fault:
+            log.warning("file_sweep_failed", reason=str(fault))
+        except Exception:  # noqa: BLE001 - the outermost loop: if it ended, no file would be deleted
+            log.exception("file_sweep_failed")
+        await asyncio.sleep(interval)
+
+
+async def _sweep(store: Store) -> None:
+    """Delete expired files, and the contents and slots that ended processes have left."""
+    deleted = await store.delete_expired_files()
+    orphans = await store.delete_orphans()
+    if store.replicas is not None:
+        await store.replicas.free_slots_of_removed()
+    log.info("files_swept", deleted=deleted, orphans=orphans)
+
+
+async def _expire_containers(services: Services, running: Containers) -> None:
+    """Postpone the expiry of containers that are in use here, and expire idle ones."""
     while True:
         await asyncio.sleep(running.sweep_interval)
         try:
-            await running.expire_idle()
+            await running.touch_used()
+            await running.reconcile()
+            if await services.claim_job("expire_containers", running.sweep_interval):
+                await running.expire_idle()
         except StoreFault:
             log.warning("container_sweep_failed")
         except Exception:  # noqa: BLE001 - the outermost loop: if it ended, no container would expire
             log.exception("container_sweep_failed")
 
 
-async def _reload_keys(authenticator: Authenticator, file: KeyFile) -> None:
+async def _reload_api_keys(authenticator: Authenticator, file: KeyFile) -> None:
     """Take over changes of the key file. A file that appears turns authentication on; nothing turns it off."""
     had_keys = authenticator.requires_key
     try:

@@ -257,7 +257,7 @@ def _check_server(config: Path | None) -> bool:
     from antwort.config import ConfigError, compaction_keys_path, load  # noqa: PLC0415 - needs an optional extra
     from antwort.http.app import open_authenticator  # noqa: PLC0415 - slow to import, and only this command needs it
     from antwort.http.server import describe_keys  # noqa: PLC0415 - likewise slow
-    from antwort.storage import UnusableStore, inspect_store  # noqa: PLC0415 - likewise slow
+    from antwort.storage import UnusableStore, display_url, inspect_store  # noqa: PLC0415 - likewise slow
     from antwort.telemetry import configure_logging  # noqa: PLC0415 - likewise slow
 
     configure_logging("error", "text")  # the results are printed below; errors say why a model does not start
@@ -266,11 +266,11 @@ def _check_server(config: Path | None) -> bool:
         click.echo("configuration  ok")
         authenticator = open_authenticator(settings)
         is_working = asyncio.run(_check_models(settings))
-        storage = inspect_store(settings.storage.url, Path(settings.storage.blobs))
+        storage = inspect_store(settings.storage.url, settings.storage.blobs, settings.storage.object_store)
         sealing = _sealing_state(compaction_keys_path(settings))
     except (ConfigError, PrivateFileError, UnusableStore) as error:
         raise click.ClickException(str(error)) from error
-    click.echo(f"storage        {storage}: {settings.storage.url}")
+    click.echo(f"storage        {storage}: {display_url(settings.storage.url)}")
     click.echo(f"keys           {describe_keys(authenticator, settings)}")
     click.echo(f"sealing keys   {sealing}: {compaction_keys_path(settings)}")
     return is_working

@@ -16,7 +16,7 @@ from starlette.types import Scope
 from antwort.api.errors import ApiError, ErrorCode, internal, invalid, unavailable
 from antwort.containers.sandboxes.port import SandboxError, SandboxLost, SandboxRefused
 from antwort.engine.ports import ModelFault
-from antwort.engine.stores import ResponseNotStored, StoreFault, UnknownCursor
+from antwort.engine.stores import ContentFault, ResponseNotStored, ResponseTakenOver, StoreFault, UnknownCursor
 from antwort.telemetry import log
 
 _PARAMS = {"tier": "memory_limit", "path": "file", "size": "file"}
@@ -50,8 +50,14 @@ def to_api_error(error: Exception) -> ApiError:  # noqa: PLR0911 - one line for 
         case ResponseNotStored():
             log.warning("store_fault", exc_info=error)
             return unavailable(str(error), should_retry=False)  # a retry would do the work twice
-        case StoreFault():
+        case ResponseTakenOver():
+            log.warning("response_taken_over", exc_info=error)
+            return unavailable(f"{error} Retrieve it by its id.", retry_after=1)
+        case ContentFault():
             log.warning("store_fault", exc_info=error)
+            return unavailable("The store of file contents is not available. Try again later.", retry_after=2)
+        case StoreFault():
+            log.warning("store_fault", reason=str(error), exc_info=error)
             return unavailable("The server cannot store anything right now. Try again later.", retry_after=2)
         case UnknownCursor():
             return invalid(str(error), param=error.param)

@@ -23,7 +23,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from antwort.api.errors import ApiError, unavailable
 from antwort.api.ids import new_id
 from antwort.auth import Caller, RateLimitState
+from antwort.containers.replicas.calls import CALLS_PATH, CallTokens, InvalidCall
 from antwort.http.errors import record_error, to_api_error
+from antwort.http.resources.replica_calls import invalid_call
 from antwort.http.services import Services
 from antwort.net.connections import OVERLOADED
 from antwort.net.origin import cross_origin_violation
@@ -81,8 +83,11 @@ class RequestMiddleware:
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         state: _RequestState = scope["antwort.state"]
         try:
-            if scope["path"] not in _PUBLIC_PATHS:
-                self._admit(scope, state)
+            tokens, path = self._services.call_tokens, scope["path"]
+            if tokens is not None and path.startswith(CALLS_PATH):
+                self._admit_replica(scope, state, tokens)
+            elif path not in _PUBLIC_PATHS:
+                await self._admit(scope, state)
             await self._app(scope, receive, send)
         except ClientDisconnect:
             raise
@@ -91,7 +96,7 @@ class RequestMiddleware:
             if not state.status:
                 await response(scope, receive, send)
 
-    def _admit(self, scope: Scope, state: _RequestState) -> None:
+    async def _admit(self, scope: Scope, state: _RequestState) -> None:
         """Authenticate the request, and count it in the rate limit; `ApiError` if it is rejected."""
         if OVERLOADED in scope:
             raise unavailable("The server has too many connections. Try again.", retry_after=1)
@@ -101,8 +106,21 @@ class RequestMiddleware:
         self._reject_cross_origin(scope)
         state.caller = self._services.authenticator.authenticate(headers.get("authorization"))
         structlog.contextvars.bind_contextvars(tenant=state.caller.tenant, key_id=state.caller.key_id)
-        state.rate_limit = self._services.rate_limiter.take(state.caller)
+        state.rate_limit = await self._services.rate_limiter.take(state.caller)
         scope["antwort.caller"] = state.caller
+
+    def _admit_replica(self, scope: Scope, state: _RequestState, tokens: CallTokens) -> None:
+        """Authenticate a call of another replica by its token, which names the tenant; it counts in no rate limit."""
+        if OVERLOADED in scope:
+            raise unavailable("The server has too many connections. Try again.", retry_after=1)
+        try:
+            call = tokens.verify(Headers(scope=scope).get("authorization", ""), scope["path"])
+        except InvalidCall as error:
+            log.warning("replica_call_rejected", reason=str(error))
+            raise invalid_call() from error
+        structlog.contextvars.bind_contextvars(tenant=call.tenant, key_id=call.key_id, calling_replica=call.sender)
+        scope["antwort.replica_call"] = call
+        scope["antwort.caller"] = state.caller = Caller(call.tenant, call.key_id)
 
     def _reject_cross_origin(self, scope: Scope) -> None:
         """Without API keys, reject web pages and names other than loopback names: see `antwort.net.origin`."""

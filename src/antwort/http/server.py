@@ -20,6 +20,7 @@ from antwort.http.services import Services
 from antwort.http.snippets import snippets
 from antwort.models.discovery import discover_models
 from antwort.models.registry import kind_of
+from antwort.storage import display_url
 from antwort.telemetry import log
 from antwort.tools import FunctionProvider
 
@@ -153,14 +154,25 @@ def startup_banner(services: Services, listener: socket.socket, models_source: s
     lines = [
         f"antwort    {_url(services, listener)}",
         f"models     {_describe_models(services, models_source)}",
-        f"storage    {config.storage.url.partition('?')[0]}, files in {config.storage.blobs}",
+        f"storage    {display_url(config.storage.url)}, files in {config.storage.blobs}",
+        *_describe_replica(services),
         f"auth       {describe_keys(services.authenticator, config)}",
         f"limits     {_describe_limits(config)}",
         f"code       {_describe_code_interpreter(services)}",
+        f"web        {services.web_search_status}",
         f"tools      {', '.join(tools) or 'none run on the server: function calls are returned to the client'}",
         "metrics    /metrics; OpenAPI: /openapi.json; health: /healthz, /readyz",
     ]
     return "\n".join(lines)
+
+
+def _describe_replica(services: Services) -> list[str]:
+    membership = services.membership
+    if membership is None:
+        return []
+    url = services.config.server.replica_url
+    reached = f"; reached at {url}" if url else ""
+    return [f"replica    {membership.own_id}, {membership.live} live on this storage{reached}"]
 
 
 def describe_keys(authenticator: Authenticator, config: Config) -> str:

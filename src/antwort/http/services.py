@@ -11,12 +11,15 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 
 from antwort.api.projection import ResponseView
-from antwort.auth import Authenticator, Caller, RateLimiter
+from antwort.auth import Authenticator, Caller, ProcessRateLimiter, RateLimiter
 from antwort.config import Config
 from antwort.containers import Containers
+from antwort.containers.replicas.calls import CallTokens
 from antwort.engine.background import Background
 from antwort.engine.driver import ResponseRun
 from antwort.engine.engine import Engine
+from antwort.engine.replicas.membership import Membership, OnlyReplica
+from antwort.engine.replicas.port import ReplicaDirectory
 from antwort.engine.stores import Owner, Store, StoreFault
 from antwort.models.registry import ModelRegistry
 from antwort.telemetry import Metrics
@@ -62,11 +65,22 @@ class Services:
     """None if the code interpreter is off."""
     sandbox_status: str = "off"
     """Where the code interpreter runs, or why it is off."""
-    rate_limiter: RateLimiter = field(default_factory=RateLimiter)
+    web_search_status: str = "off"
+    """Which search engine the web search uses, or why it is off."""
+    rate_limiter: RateLimiter = field(default_factory=ProcessRateLimiter)
+    membership: Membership | None = None
+    """None for a store that only this process has open."""
     active_responses: dict[str, ResponseRun] = field(default_factory=dict[str, ResponseRun])
     """Responses that a client waits for (not background), by id."""
     write_probe: WriteProbe = field(default_factory=WriteProbe)
+    call_tokens: CallTokens | None = None
+    """Verifies the calls of other replicas; None if none of them can call this one."""
     stopping: bool = False
+
+    @property
+    def directory(self) -> ReplicaDirectory:
+        """The replicas of the store, as this process knows them."""
+        return self.membership or OnlyReplica(self.store.replica_id)
 
     def view(self, include: Iterable[str] = (), *, obfuscation: bool = False) -> ResponseView:
         """The view for a request: its `include`, and the outputs that the configuration always includes."""
@@ -86,21 +100,35 @@ class Services:
             self.metrics.responses.labels(name, run.response.status).inc()
             self.metrics.record_compaction(run.response.compaction)
 
+    async def check_ready(self) -> None:
+        """Raise `StoreFault` if the store is not writable, or if the other replicas may take this one for dead."""
+        await self.write_probe.check(self.store.check_writable)
+        if self.membership is not None:
+            self.membership.check()
+
+    async def claim_job(self, name: str, interval: float) -> bool:
+        """Whether this process is to run a periodic job now: of several replicas one does so in each interval."""
+        replicas = self.store.replicas
+        return replicas is None or await replicas.claim_job(name, interval)
+
     async def stop(self) -> None:
         """Begin a graceful shutdown: not ready any more, and streams of background responses end."""
         self.stopping = True
         await self.background.stop_following()
         for work in self.active_responses.values():
-            work.server_stopping = True  # recovery at the next start ends it if it does not finish in time
+            work.server_stopping = True  # another process ends it if it does not finish in time
 
     async def aclose(self) -> None:
-        """Close everything. Background responses resume at the next start."""
+        """Close everything. Background responses resume on another replica, or at the next start."""
         await self.background.aclose()
         await self.engine.retries.aclose()
+        await self.rate_limiter.aclose()
         await self.registry.aclose()
         if self.containers is not None:
             await self.containers.aclose()
         await self.models.aclose()
+        if self.membership is not None:
+            await self.membership.aclose()
         await self.store.aclose()
 
 

@@ -4,7 +4,7 @@ A model sends one chunk per token. httpx2's own transport needs 50 µs for each 
 each request, which was most of the server's CPU time. This transport has only what a model needs: plain and TLS
 connections that are reused, time-outs, and flow control. It supports neither proxies nor HTTP/2.
 
-    HttpTransport   finds or opens a connection for a request, and keeps idle connections
+    HttpTransport   finds or opens a connection for a request, and keeps idle connections; streams uploads
     _Connection     one socket: sends a request, parses the response, wakes the task that waits for it
     _ResponseBody   the body of the response, for httpx2
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias, cast
 
 import httptools
@@ -25,12 +25,15 @@ from antwort.net.tls import client_ssl_context
 Origin: TypeAlias = tuple[str, str, int]
 Headers: TypeAlias = list[tuple[bytes, bytes]]
 Timeouts: TypeAlias = Mapping[str, float | None]
+Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
+"""The addresses to connect to, by host and port."""
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _MAX_HEAD_BYTES = 100 * 1024
 _HIGH_WATER = 256 * 1024  # unread bytes of a body above which the socket is not read
 _STALE_SECONDS = 1.0  # a peer that closes a reused connection within this time had closed it before the request
 _INTERIM_STATUSES = range(100, 200)
+_CONTINUE = 100
 _IDEMPOTENT = frozenset({"DELETE", "GET", "HEAD", "OPTIONS", "PUT"})
 _FORBIDDEN_IN_HEADER = re.compile(rb"[\r\n\0]")
 
@@ -38,7 +41,8 @@ _FORBIDDEN_IN_HEADER = re.compile(rb"[\r\n\0]")
 class HttpTransport(httpx2.AsyncBaseTransport):
     """Must be used in one event loop. Keeps up to `max_idle` idle connections for `idle_timeout` seconds each.
 
-    With `uds` every connection goes to that Unix socket, whatever the host of the URL is.
+    With `uds` every connection goes to that Unix socket, whatever the host of the URL is. With `resolve` connections go
+    to the addresses that it returns, in this order, and to no other; its errors are those of the request.
     """
 
     def __init__(
@@ -48,8 +52,10 @@ class HttpTransport(httpx2.AsyncBaseTransport):
         idle_timeout: float = 30.0,
         uds: str | None = None,
         ssl_context: ssl.SSLContext | None = None,
+        resolve: Resolve | None = None,
     ) -> None:
         self._uds = uds
+        self._resolve = resolve
         self._max_idle = max_idle
         self._idle_timeout = idle_timeout
         self._ssl_context = ssl_context
@@ -62,8 +68,11 @@ class HttpTransport(httpx2.AsyncBaseTransport):
         If the peer closes a reused connection before it sends any byte, an idempotent request is sent again once on a
         new connection: the peer most likely had closed the idle connection. A POST is not: it may have been received.
         """
-        origin, data = _origin(request.url), _encode_head(request) + await request.aread()
+        origin, data = _origin(request.url), _encode_head(request)
         timeouts: Timeouts = request.extensions.get("timeout", {})
+        if request.headers.get("transfer-encoding", "").lower() == "chunked":
+            return await self._upload(origin, request, data, timeouts)
+        data += await request.aread()
         reused = self._take_idle(origin)
         connection = reused or await self._connect(origin, timeouts)
         try:
@@ -77,6 +86,28 @@ class HttpTransport(httpx2.AsyncBaseTransport):
                 raise error from None  # not a connect error: the peer may have received the request
         return await self._exchange(connection, request, data, timeouts)
 
+    async def _upload(
+        self, origin: Origin, request: httpx2.Request, head: bytes, timeouts: Timeouts
+    ) -> httpx2.Response:
+        """Send a request whose body is a stream, on a connection of its own: it cannot be sent a second time.
+
+        With `expect: 100-continue` the stream is not read before the peer asks for it, without a time-out.
+        """
+        connection, write_timeout = await self._connect(origin, timeouts), timeouts.get("write")
+        try:
+            await connection.send(head, write_timeout)
+            if request.headers.get("expect", "").lower() != "100-continue" or await connection.receive_continue():
+                async for chunk in cast("httpx2.AsyncByteStream", request.stream):
+                    data = b"%x\r\n%b\r\n" % (len(chunk), chunk) if chunk else b""
+                    if not await connection.send_more(data, write_timeout):
+                        break
+                else:
+                    await connection.send_more(b"0\r\n\r\n", write_timeout)
+        except BaseException:
+            connection.close()
+            raise
+        return await self._receive(connection, timeouts, _Connection.close)
+
     async def aclose(self) -> None:
         """Close all connections."""
         for connection in list(self._open):
@@ -87,12 +118,21 @@ class HttpTransport(httpx2.AsyncBaseTransport):
     ) -> httpx2.Response:
         try:
             await connection.send(data, timeouts.get("write"))
-            status, headers = await connection.receive_head(timeouts.get("read"))
         except BaseException:
             connection.close()
             raise
         is_last = request.headers.get("connection", "").lower() == "close"
         release = _Connection.close if is_last else self._release
+        return await self._receive(connection, timeouts, release)
+
+    async def _receive(
+        self, connection: _Connection, timeouts: Timeouts, release: Callable[[_Connection], None]
+    ) -> httpx2.Response:
+        try:
+            status, headers = await connection.receive_head(timeouts.get("read"))
+        except BaseException:
+            connection.close()
+            raise
         return httpx2.Response(status, headers=headers, stream=_ResponseBody(connection, release))
 
     def _take_idle(self, origin: Origin) -> _Connection | None:
@@ -127,7 +167,8 @@ class HttpTransport(httpx2.AsyncBaseTransport):
                     await loop.create_unix_connection(lambda: connection, self._uds)
                 else:
                     tls = await self._tls() if scheme == "https" else None
-                    await loop.create_connection(lambda: connection, host, port, ssl=tls)
+                    hosts = [host] if self._resolve is None else await self._resolve(host, port)
+                    await _connect_to_first(connection, hosts, port, tls, server_hostname=host if tls else None)
         except TimeoutError as error:
             raise httpx2.ConnectTimeout("connect time-out") from error
         except (OSError, UnicodeError) as error:  # UnicodeError: a host name that IDNA cannot encode
@@ -139,6 +180,21 @@ class HttpTransport(httpx2.AsyncBaseTransport):
         if self._ssl_context is None:
             self._ssl_context = await asyncio.to_thread(client_ssl_context)
         return self._ssl_context
+
+
+async def _connect_to_first(
+    connection: _Connection, hosts: Sequence[str], port: int, tls: ssl.SSLContext | None, server_hostname: str | None
+) -> None:
+    """Connect to the first of these hosts that accepts the connection."""
+    loop = asyncio.get_running_loop()
+    for at, host in enumerate(hosts, 1):
+        try:
+            await loop.create_connection(lambda: connection, host, port, ssl=tls, server_hostname=server_hostname)
+        except OSError:
+            if at == len(hosts):
+                raise
+        else:
+            return
 
 
 class _UnexpectedResponse(Exception):
@@ -176,6 +232,7 @@ class _Connection(asyncio.Protocol):
         self._unread = 0
         self._is_complete = False
         self._keeps_alive = False
+        self._is_awaited = False  # an interim response has asked for the body
 
     # ── called by the transport ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -189,15 +246,28 @@ class _Connection(asyncio.Protocol):
         self._stop_timer()
         self._reset()
         self._sent_at = self._loop.time()
+        await self.send_more(data, timeout)
+
+    async def send_more(self, data: bytes, timeout: float | None) -> bool:  # noqa: ASYNC109 - raises httpx2's own error
+        """Send a part of a request. Returns whether the peer still reads it: False once a response or an error came."""
+        if self._has_head or self._error is not None:
+            return False
         self._transport.write(data)
         if self._is_writable:
-            return
+            return True
         try:
             async with asyncio.timeout(timeout):
                 while not (self._is_writable or self._has_head or self._error):
                     await self._wait()
         except TimeoutError as error:
             raise httpx2.WriteTimeout("write time-out: the upstream does not read the request") from error
+        return self._is_writable
+
+    async def receive_continue(self) -> bool:
+        """Wait until the peer asks for the body; False if it answers without it."""
+        while not (self._is_awaited or self._has_head or self._error):
+            await self._wait()
+        return not self._has_head and self._error is None
 
     async def receive_head(self, read_timeout: float | None) -> tuple[int, Headers]:
         """Status and headers. `read_timeout` limits each wait for data until the end of the response."""
@@ -336,6 +406,7 @@ class _Connection(asyncio.Protocol):
             self._is_complete, self._keeps_alive = True, self._parser.should_keep_alive()
         else:  # an interim response such as 100 Continue
             self._headers.clear()
+            self._is_awaited = self._is_awaited or self._status == _CONTINUE
 
 
 class _ResponseBody(httpx2.AsyncByteStream):

@@ -10,7 +10,8 @@
         ├── BadPath            not a plain relative path
         ├── NotFound           no such session or file
         ├── TooLarge           over a limit of the server
-        └── Ended              the container has ended (`reason`)
+        ├── Ended              the container has ended (`reason`)
+        └── AlreadyUsed        a single-use server has had its session or run
 
 A failure of the user's code is never an exception: it is a result. `antwort.net.errors` has those of the HTTP
 primitives (`NetError`): bodies, archives and semaphores.
@@ -75,3 +76,10 @@ class Ended(Refused):
     def __init__(self, reason: str) -> None:
         self.reason = reason
         super().__init__(f"the container has ended: {reason}. Create a new one")
+
+
+class AlreadyUsed(Refused):
+    """A server with `SANDBOX_SINGLE_TENANT` has had its one session or run."""
+
+    def __init__(self) -> None:
+        super().__init__("this sandbox is single-use and was used already; claim another pod")

@@ -10,6 +10,7 @@ from antwort.api.errors import ApiError
 from antwort.config import CodeInterpreterSettings, ContainersSettings
 from antwort.containers import AUTO_CONTAINER, Containers, ContainerSpec
 from antwort.containers.sandboxes.port import ExecutionResult, Output, SandboxLost, SandboxUnavailable
+from antwort.engine.replicas.membership import OnlyReplica
 from antwort.engine.stores import PageQuery
 
 pytestmark = pytest.mark.anyio
@@ -45,17 +46,20 @@ async def test_an_idle_container_expires_and_releases_its_sandbox(env):
     container_id = await env.create()
     await env.run(container_id, "open('a', 'w')")
     env.now += 20 * 60 - 1
+    await env.containers.touch_used()
     await env.containers.expire_idle()
     assert await status(env, container_id) == "running"
     env.now += 1
     error = await refusal(env.run(container_id, "1"))
     assert (error.status, error.message, error.code, error.param) == (400, "Container is expired.", None, None)
     assert (await env.containers.get(OWNER, container_id)).status == "expired"
+    await env.containers.touch_used()
     await env.containers.expire_idle()
     await env.sandboxes.all_released()
     assert await env.paths(container_id) == ["a"]
     assert env.metrics.registry.get_sample_value("antwort_sandboxes") == 0
     env.now += 30 * 86_400 + 1
+    await env.containers.touch_used()
     await env.containers.expire_idle()
     assert await status(env, container_id) is None
 
@@ -66,9 +70,11 @@ async def test_a_container_in_use_does_not_expire(env):
         await anext(steps)
         for _ in range(4):
             env.now += 15 * 60
+            await env.containers.touch_used()
             await env.containers.expire_idle()
         assert await status(env, container_id) == "running"
     env.now += 20 * 60
+    await env.containers.touch_used()
     await env.containers.expire_idle()
     assert await status(env, container_id) == "expired"
 
@@ -78,9 +84,11 @@ async def test_a_container_marked_as_in_use_does_not_expire(env):
     with env.containers.using(OWNER, container_id):
         for _ in range(4):
             env.now += 15 * 60
+            await env.containers.touch_used()
             await env.containers.expire_idle()
         assert await status(env, container_id) == "running"
     env.now += 20 * 60
+    await env.containers.touch_used()
     await env.containers.expire_idle()
     assert await status(env, container_id) == "expired"
 
@@ -114,7 +122,8 @@ async def test_waiting_for_eviction_ends_at_the_claim_timeout(env):
 
 async def test_concurrent_new_containers_do_not_evict_each_other(env):
     settings = ContainersSettings(max_containers=2)
-    containers = Containers(env.store, env.sandboxes, settings, CodeInterpreterSettings(), env.metrics)
+    replicas = OnlyReplica("rep_1")
+    containers = Containers(env.store, env.sandboxes, settings, CodeInterpreterSettings(), env.metrics, replicas)
 
     async def visit() -> str | None:
         made = await containers.create(OWNER, ContainerSpec(name=AUTO_CONTAINER))
@@ -401,5 +410,6 @@ async def test_a_file_stream_can_be_closed_early(env):
             assert await anext(content)
         await content.aclose()
     env.now += 20 * 60
+    await env.containers.touch_used()
     await env.containers.expire_idle()
     assert await status(env, container_id) == "expired"

@@ -9,7 +9,7 @@ from fixtures_containers import OTHER_OWNER, OWNER, chunks
 from antwort.api.errors import ApiError
 from antwort.containers import ContainerSpec
 from antwort.containers.quotas import DiskQuota, quota_error
-from antwort.engine.stores import ContainerUse, OverQuota
+from antwort.engine.stores import ContainerRecord, ContainerUse, OverQuota
 from antwort.storage import open_store
 from antwort.telemetry import Metrics
 
@@ -22,16 +22,31 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 async def disk(tmp_path):
     store = await open_store(f"sqlite:///{tmp_path / 'antwort.db'}", tmp_path / "blobs")
+    for owner, container_id in ((OWNER, "cntr_1"), (OWNER, "cntr_2"), (OTHER_OWNER, "cntr_1")):
+        await store.create_container(owner, record(container_id), ContainerUse(9, 2**40, 0), 0.0)
     yield DiskQuota(store, MOST, Metrics(), lambda: 0.0)
     await store.aclose()
 
 
-async def taken(disk, owner, content) -> int:
-    """The number of bytes that passed."""
+def record(container_id: str) -> ContainerRecord:
+    return ContainerRecord(
+        id=container_id,
+        name="x",
+        created_at=0,
+        last_active_at=0.0,
+        expires_after=60.0,
+        memory_limit="1g",
+        memory=2**30,
+    )
+
+
+async def taken(disk, owner, content, container_id="cntr_1") -> int:
+    """The number of bytes that passed. Afterwards the files are stored; here it is none."""
     size = 0
-    async with disk.metered(owner, content) as counted:
+    async with disk.metered(owner, container_id, content) as counted:
         async for piece in counted:
             size += len(piece)
+        await disk._store.change_container_files(owner, container_id, put=[])
     return size
 
 
@@ -66,7 +81,7 @@ async def test_concurrent_uploads_of_a_tenant_share_one_quota(disk):
     first = asyncio.ensure_future(taken(disk, OWNER, slow()))
     await asyncio.sleep(0.05)
     with pytest.raises(ApiError):
-        await taken(disk, OWNER, chunks(bytes(6 * MIB)))
+        await taken(disk, OWNER, chunks(bytes(6 * MIB)), "cntr_2")
     assert await taken(disk, OTHER_OWNER, chunks(bytes(6 * MIB))) == 6 * MIB
     arrived.set()
     assert await first == 6 * MIB

@@ -520,3 +520,122 @@ async def test_connection_close_is_honoured():
             assert (await client.get("/", headers={"connection": "close"})).text == "hello"
         assert peer.connections == 2
         assert not peer.transport._idle
+
+
+async def test_connections_go_to_the_resolved_addresses_only():
+    resolved = []
+
+    async def resolve(host, port):
+        resolved.append(host)
+        return ["127.9.9.9", "127.0.0.1"]
+
+    async with Peer(respond_with(HELLO)).client() as client:
+        port = client.base_url.port
+        async with httpx2.AsyncClient(transport=HttpTransport(resolve=resolve)) as pinned:
+            response = await pinned.get(f"http://never.example:{port}/")
+
+    assert (response.text, resolved) == ("hello", ["never.example"])
+
+
+# ── streamed request bodies ──────────────────────────────────────────────────────────────────────────────────────────
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+async def read_chunks(reader) -> bytes:
+    body = b""
+    while size := int(await reader.readline(), 16):
+        body += await reader.readexactly(size)
+        await reader.readline()
+    return body
+
+
+async def test_a_body_is_streamed_in_chunks():
+    received = []
+
+    async def handle(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        received.append(await read_chunks(reader))
+        writer.write(HELLO)
+
+    async def body():
+        for size in (1, 0, LARGE, 3):
+            yield bytes(size)
+
+    async with Peer(handle).client() as client:
+        assert (await client.post("/", content=body())).text == "hello"
+    assert received == [bytes(LARGE + 4)]
+
+
+async def test_the_body_is_not_read_before_the_peer_asks_for_it():
+    asked, started = asyncio.Event(), []
+
+    async def handle(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        await asked.wait()
+        writer.write(CONTINUE)
+        assert await read_chunks(reader) == b"content"
+        writer.write(HELLO)
+
+    async def body():
+        started.append(1)
+        yield b"content"
+
+    async with Peer(handle).client(limits=httpx2.Timeout(0.05, connect=5)) as client:
+        sending = asyncio.create_task(client.post("/", content=body(), headers={"expect": "100-continue"}))
+        await asyncio.sleep(0.2)  # longer than the time-outs
+        assert not started
+        asked.set()
+        assert (await sending).text == "hello"
+
+
+async def test_the_body_is_not_read_if_the_peer_answers_without_it():
+    async def handle(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 409 Conflict\r\ncontent-length: 2\r\n\r\nno")
+        await reader.read()
+
+    started = []
+
+    async def body():
+        started.append(1)
+        yield b"content"
+
+    peer = Peer(handle)
+    async with peer.client() as client:
+        answer = await client.post("/", content=body(), headers={"expect": "100-continue"})
+        assert (answer.status_code, answer.text, started) == (409, "no", [])
+        await peer.ended.wait()  # the connection is not used again
+        assert not peer.transport._open
+
+
+async def test_an_answer_ends_an_upload():
+    async def handle(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(HELLO)
+        await writer.drain()
+        await reader.read()
+
+    async def endless():
+        while True:
+            yield bytes(1000)
+            await asyncio.sleep(0)
+
+    async with Peer(handle).client() as client:
+        assert (await client.post("/", content=endless())).text == "hello"
+
+
+async def test_a_body_that_fails_closes_the_connection():
+    async def handle(reader, writer):
+        await reader.read()
+
+    async def torn():
+        yield b"x"
+        raise ZeroDivisionError
+
+    peer = Peer(handle)
+    async with peer.client() as client:
+        with pytest.raises(ZeroDivisionError):
+            await client.post("/", content=torn())
+        await peer.ended.wait()
+        assert not peer.transport._open

@@ -90,8 +90,8 @@ def test_containerfile_user_port_and_entry_point():
     assert re.search(r"^USER 10001:10001$", text, re.MULTILINE)
     assert "EXPOSE 8080" in text
     assert "SANDBOX_PORT=8080" in text
-    assert 'ENTRYPOINT ["antwort", "sandbox"]' in text
-    assert "[sandbox]" in text
+    assert 'ENTRYPOINT ["antwort"]\nCMD ["sandbox"]' in text
+    assert "requirements/sandbox.lock" in text
 
 
 def test_the_entry_point_is_healthy_within_five_seconds_in_a_root_like_the_image(tmp_path, package_index):

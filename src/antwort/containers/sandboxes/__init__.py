@@ -4,6 +4,7 @@ port        protocols, execution result, errors
 protocol    JSON of the sandbox server
 remote      `sandbox_url`: a sandbox server elsewhere; leases and requests
 local       the default: a sandbox server as a child process, in the jail of this machine
+            (`sandbox_template`, pods of Kubernetes: `antwort.tools.builtins.codeinterpreter.kubernetes`)
 backends    selects one of them by the configuration
 """
 

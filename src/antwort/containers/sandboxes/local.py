@@ -8,12 +8,13 @@ ends with this process, and its sandboxes with it.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import math
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -61,6 +62,7 @@ class LocalSandboxes:
         self._start_lock = asyncio.Lock()
         self._closed = False
         self._socket_dir: tempfile.TemporaryDirectory[str] | None = None
+        self._state_lock: int | None = None
 
     async def is_stateful(self) -> bool:
         return True
@@ -85,6 +87,9 @@ class LocalSandboxes:
         if self._child is not None:  # the sandboxes of an earlier child ended with it
             await self._child.sandboxes.release(sandbox)
 
+    async def sweep(self, ended: Collection[str]) -> None:
+        """Nothing: the sandbox server of a process ends with it."""
+
     async def aclose(self) -> None:
         self._closed = True
         async with self._start_lock:
@@ -92,6 +97,9 @@ class LocalSandboxes:
                 await self._child.stop()
             if self._socket_dir is not None:
                 self._socket_dir.cleanup()
+            if self._state_lock is not None:
+                os.close(self._state_lock)
+                self._state_lock = None
 
     async def _running_child(self) -> _SandboxProcess:
         async with self._start_lock:
@@ -101,19 +109,40 @@ class LocalSandboxes:
                 if self._child is not None:
                     _logger.error("the sandbox server has ended; it is started again")
                     await self._child.stop()
-                self._child = await _SandboxProcess.start(self._socket_path(), self._child_environment())
+                path = await asyncio.to_thread(self._socket_path)
+                self._child = await _SandboxProcess.start(path, self._child_environment())
             return self._child
 
     def _socket_path(self) -> Path:
-        """In the state directory, where the next child removes a stale socket; elsewhere if that path is too long."""
-        path = (self._state / "run" / "sandbox.sock").absolute()
-        if len(os.fsencode(path)) <= _MAX_SOCKET_PATH:
+        """In the state directory, where the next child removes a stale socket.
+
+        Elsewhere if that path is too long, or if another server has the same state directory. Blocks briefly.
+        """
+        directory = (self._state / "run").absolute()
+        path = directory / "sandbox.sock"
+        if len(os.fsencode(path)) <= _MAX_SOCKET_PATH and self._has_locked(directory):
             return path
         if self._socket_dir is None:
             tmpdir = tempfile.gettempdir()
             parent = tmpdir if len(os.fsencode(tmpdir)) <= _MAX_SOCKET_PATH // 2 else _SHORT_TMPDIR
             self._socket_dir = tempfile.TemporaryDirectory(prefix="antwort-", dir=parent)
         return Path(self._socket_dir.name, "sandbox.sock")
+
+    def _has_locked(self, directory: Path) -> bool:
+        """Lock the directory for the life of this process; False if another one has locked it."""
+        if self._state_lock is None:
+            try:
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            except OSError:  # the child says what is wrong with the state directory
+                return False
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(descriptor)
+                return False
+            self._state_lock = descriptor
+        return True
 
     def _child_environment(self) -> dict[str, str]:
         inherited = {
@@ -197,9 +226,11 @@ class _SandboxProcess:
                 await asyncio.gather(self._reading, return_exceptions=True)
                 raise JailUnavailable(self._exit_message())
             try:
-                return await self.sandboxes.check()
+                await self.sandboxes.check()
             except SandboxError:
                 await asyncio.sleep(_POLL_SECONDS)
+            else:
+                return
 
     async def _read_stderr(self) -> None:
         """Keep the tail of stderr for the error of a failed start. Logged at debug level only: it may quote code."""

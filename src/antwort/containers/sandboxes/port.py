@@ -17,7 +17,7 @@ are all an `ExecutionResult`. `antwort.testing.sandbox_backend` is the conforman
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from typing import ClassVar, Literal, Protocol, TypeAlias
 
 from msgspec import Struct, field
@@ -224,6 +224,10 @@ class Sandboxes(Protocol):
 
     async def release(self, sandbox: Sandbox) -> None:
         """End a sandbox and delete its content. One that has ended already is no error."""
+        ...
+
+    async def sweep(self, ended: Collection[str]) -> None:
+        """Release the sandboxes that these replicas, which have ended, left behind. `SandboxUnavailable` if not now."""
         ...
 
     async def aclose(self) -> None:

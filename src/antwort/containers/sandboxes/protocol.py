@@ -30,6 +30,7 @@ _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _MAX_ERROR_BYTES: Final = 64 * 1024
+_MAX_MESSAGE: Final = 2_000
 _MAX_BODY_BYTES: Final = 64 << 20
 _ALIVE_STATUSES: Final[dict[str, ExecutionStatus]] = {
     "success": "ok",
@@ -65,16 +66,36 @@ class SessionCreated(Struct):
     id: str
 
 
+class SessionListing(Struct):
+    """Reply to `GET /sessions`."""
+
+    sessions: list[msgspec.Raw]
+
+
 class SandboxHealth(Struct):
-    """Reply to `GET /health`."""
+    """Reply to `GET /health`. Base protocol: `status`, `mode`, `current_load`; `antwort sandbox` adds the others."""
 
     status: str
+    mode: str
+    current_load: int = 0
+    sessions: int = 0
+    used: bool = False
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a container or an execution uses the server, or, at a server for a single use, has used it."""
+        return self.used or self.sessions > 0 or self.current_load > 0
 
 
 class ErrorBody(Struct):
-    """The body of an error, and the data of an `error` event."""
+    """The body of an error, and the data of an `error` event. `detail` is that of routers and of some servers."""
 
     error: str = ""
+    detail: Any = None
+
+    @property
+    def message(self) -> str:
+        return self.error or (self.detail if isinstance(self.detail, str) else "")
 
 
 class ErrorReply(Exception):
@@ -119,7 +140,7 @@ def decode_event(event: ServerEvent) -> Output | ExecutionResult:
         case "result":
             return _decode_result(event.data)
         case _:
-            raise SandboxUnavailable(decode(event.data, ErrorBody).error)
+            raise SandboxUnavailable(decode(event.data, ErrorBody).message)
 
 
 def _decode_result(body: bytes) -> ExecutionResult:
@@ -151,14 +172,30 @@ async def read_body(reply: httpx2.Response, limit: int = _MAX_BODY_BYTES) -> byt
     return bytes(body)
 
 
-async def read_error(reply: httpx2.Response) -> ErrorReply:
-    """The error of a reply, and the seconds of its `Retry-After`."""
+async def read_error(reply: httpx2.Response, *, is_routed: bool = False) -> ErrorReply | SandboxUnavailable:
+    """The error of a reply, and the seconds of its `Retry-After`. `is_routed`: it came through a router."""
     try:
-        message = msgspec.json.decode(await read_body(reply, _MAX_ERROR_BYTES), type=ErrorBody).error
+        body = msgspec.json.decode(await read_body(reply, _MAX_ERROR_BYTES), type=ErrorBody)
     except (msgspec.MsgspecError, UnicodeError, EventTooLong):
-        message = ""
+        body = ErrorBody()
     try:
         retry_after = max(0.1, float(reply.headers.get("retry-after", "1")))
     except ValueError:
         retry_after = 1.0
-    return ErrorReply(reply.status_code, message or f"The sandbox server answered {reply.status_code}.", retry_after)
+    message = body.message[:_MAX_MESSAGE] or f"The sandbox server answered {reply.status_code}."
+    if is_routed and not body.error and (error := _router_error(reply.status_code, message)) is not None:
+        return error
+    return ErrorReply(reply.status_code, message, retry_after)
+
+
+def _router_error(status: int, message: str) -> SandboxUnavailable | None:
+    """The error of the router itself, which answers `{"detail": …}`; None for a status that a sandbox server sends."""
+    match status:
+        case HTTPStatus.UNAUTHORIZED | HTTPStatus.FORBIDDEN:
+            return SandboxAuthError(f"The sandbox router rejects the request: {message}")
+        case HTTPStatus.BAD_REQUEST:
+            return SandboxUnavailable(f"The sandbox router rejects the request: {message}")
+        case _ if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+            return SandboxProtocolError(f"The sandbox router answered {status}: {message}")
+        case _:
+            return None

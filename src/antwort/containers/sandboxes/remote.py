@@ -13,7 +13,8 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
@@ -43,6 +44,7 @@ from antwort.containers.sandboxes.protocol import (
     ListedFile,
     SandboxHealth,
     SessionCreated,
+    SessionListing,
     decode,
     decode_event,
     read_body,
@@ -63,6 +65,7 @@ LEASE_SECONDS: Final = 180
 RENEW_INTERVAL_SECONDS: Final = LEASE_SECONDS / 6
 """Time between two renewals of a lease; some may fail."""
 
+_MODE: Final = "python"
 _SUCCESS: Final = range(200, 300)
 _NO_SUCH_ROUTE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 _MAX_EVENT_BYTES: Final = 256 << 20  # an execution result with its figures
@@ -75,6 +78,8 @@ _UNPRINTABLE_RE: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 class RemoteSandboxes:
     """`Sandboxes` of one server. `is_child` is a server that lives and dies with this process.
 
+    `headers` are sent with each request. With `is_router` the URL is that of a router, which has errors of its own.
+    `explain_loss` is called when the server does not answer: the reason if the server is gone for good, or None.
     Closing ends the held sessions; those of a killed process end with their leases.
     """
 
@@ -84,29 +89,37 @@ class RemoteSandboxes:
         *,
         token: str | None = None,
         uds: str | None = None,
+        headers: Mapping[str, str] | None = None,
         is_child: bool = False,
+        is_router: bool = False,
+        explain_loss: Callable[[], Awaitable[str | None]] | None = None,
         lease_seconds: int = LEASE_SECONDS,
         renew_interval: float = RENEW_INTERVAL_SECONDS,
     ) -> None:
-        self.is_child = is_child
+        self._is_child = is_child
+        self._is_router = is_router
+        self._explain_loss = explain_loss
         self._is_stateful: bool | None = None
         self._lease_seconds = lease_seconds
         self._renew_interval = renew_interval
         self._held: set[RemoteSandbox | OneShotSandbox] = set()
         self._renewing: asyncio.Task[None] | None = None
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=8, keepalive_expiry=_KEEPALIVE_EXPIRY)
+        # Without TLS no certificate is read: loading those of the host takes 30 ms, and each claimed pod has a client.
+        verify = client_ssl_context() if url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._client, self._upload_client = (
             httpx2.AsyncClient(
                 base_url=url.rstrip("/"),
                 headers={
                     "accept-encoding": "identity",  # a compressed reply could be a decompression bomb
+                    **(headers or {}),
                     **({"authorization": f"Bearer {token}"} if token else {}),
                 },
                 transport=transport,
             )
             for transport in (
                 HttpTransport(idle_timeout=_KEEPALIVE_EXPIRY, uds=uds),  # faster, but does not stream request bodies
-                httpx2.AsyncHTTPTransport(verify=client_ssl_context(), uds=uds, trust_env=False, limits=limits),
+                httpx2.AsyncHTTPTransport(verify=verify, uds=uds, trust_env=False, limits=limits),
             )
         )
 
@@ -117,24 +130,43 @@ class RemoteSandboxes:
                 await self.check()
         return self._is_stateful is not False
 
-    async def check(self) -> None:
-        """Raise `SandboxError` where the server does not answer or rejects the token. Detects its protocol."""
+    async def check(self) -> SandboxHealth:
+        """The health of the server. Raises `SandboxError` where it does not answer or rejects the token.
+
+        Detects its protocol: other servers use the same paths, so one without the fields of `/health` is not used.
+        """
+        health = await self._health()
         try:
             async with self.request("GET", "/sessions") as reply:
-                await read_body(reply)
+                decode(await read_body(reply), SessionListing)
             self._is_stateful = True
         except ErrorReply as error:
             if error.status not in _NO_SUCH_ROUTE:
                 raise error.as_sandbox_error("request") from error
-            await self._check_base_protocol()
             self._is_stateful = False
+        return health
 
-    async def _check_base_protocol(self) -> None:
+    async def _health(self) -> SandboxHealth:
         try:
             async with self.request("GET", "/health") as reply:
-                decode(await read_body(reply), SandboxHealth)
+                body = await read_body(reply)
         except ErrorReply as error:
-            raise SandboxProtocolError("It answers, but it is not a sandbox server: there is no /health.") from error
+            if error.status not in _NO_SUCH_ROUTE:
+                raise error.as_sandbox_error("request") from error
+            raise SandboxUnavailable("It answers, but it is not a sandbox server: there is no /health.") from error
+        try:
+            health = decode(body, SandboxHealth)
+        except SandboxProtocolError as error:
+            raise SandboxUnavailable("It answers, but it is not a sandbox server: /health has another form.") from error
+        if health.mode != _MODE:
+            raise SandboxUnavailable(f"The sandbox server runs {health.mode[:40]!r}, not {_MODE!r}.")
+        return health
+
+    async def loss_reason(self) -> str | None:
+        """Why a server that does not answer is gone with every sandbox; None if it may answer later."""
+        if self._is_child:
+            return "The sandbox server has ended."
+        return None if self._explain_loss is None else await self._explain_loss()
 
     async def acquire(
         self,
@@ -170,6 +202,9 @@ class RemoteSandboxes:
         if isinstance(sandbox, (RemoteSandbox, OneShotSandbox)):
             self._held.discard(sandbox)
             await sandbox.end()
+
+    async def sweep(self, ended: Collection[str]) -> None:
+        """Nothing: sessions that are not renewed end by themselves."""
 
     async def aclose(self) -> None:
         if self._renewing is not None:
@@ -225,7 +260,7 @@ class RemoteSandboxes:
             data = content if body is None else body
             async with client.stream(method, path, content=data, headers=headers, timeout=timeout) as reply:
                 if reply.status_code not in _SUCCESS:
-                    raise await read_error(reply)
+                    raise await read_error(reply, is_routed=self._is_router)
                 yield reply
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
             raise SandboxConnectError("The sandbox server cannot be reached.") from error
@@ -359,9 +394,10 @@ class RemoteSandbox:
                     return reply.as_sandbox_error(why)
                 self._lost = reply.message
             except SandboxUnavailable as unavailable:
-                if not self._server.is_child:
+                reason = await self._server.loss_reason()
+                if reason is None:
                     return unavailable
-                self._lost = "The sandbox server has ended."  # and every sandbox with it
+                self._lost = reason
         return SandboxLost(self._lost, begun=begun)
 
 

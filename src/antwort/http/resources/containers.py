@@ -151,7 +151,7 @@ async def execute(request: Request) -> HttpResponse:
     services, body = services_of(request), await read_json(request, ExecuteCode)
     await _containers(request).require(*_owner_and_id(request))  # a wrong id is an error status, and no event
     with ExitStack() as cleanup:
-        cleanup.callback(services.rate_limiter.begin(caller_of(request)))
+        cleanup.callback(await services.rate_limiter.begin(caller_of(request)))
         steps = _containers(request).execute(
             *_owner_and_id(request), body.code, requirements=body.requirements or (), timeout=body.timeout
         )

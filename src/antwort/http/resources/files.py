@@ -24,7 +24,7 @@ from antwort.http.openapi import BINARY, OCTET_STREAM, ApiRoute, Operation, Sche
 from antwort.http.paging import object_page, paging_query, parse_page_query
 from antwort.http.services import owner_of, services_of
 from antwort.http.streams import ByteStream
-from antwort.storage.errors import translate_errors
+from antwort.storage.errors import translate_os_errors
 from antwort.telemetry import audit
 
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
@@ -52,7 +52,7 @@ async def create(request: Request) -> HttpResponse:
 
 
 async def _spool_and_store(request: Request, upload: Upload, filename: str) -> FileRecord:
-    with translate_errors(), _spool() as spool:
+    with translate_os_errors(), _spool() as spool:
         async for chunk in upload.content():
             await asyncio.to_thread(spool.write, chunk)
         record = _record(upload.fields, filename)

@@ -19,11 +19,11 @@ async def healthz(request: Request) -> HttpResponse:
 
 
 async def readyz(request: Request) -> HttpResponse:
-    """Readiness: the server is not shutting down, and its store is writable."""
+    """Readiness: the server is not shutting down, its store is writable, and it is a member of its replicas."""
     services = services_of(request)
     if services.stopping:
         raise unavailable("The server is shutting down.")
-    await services.write_probe.check(services.store.check_writable)
+    await services.check_ready()
     return json_answer(Health(status="ready"))
 
 

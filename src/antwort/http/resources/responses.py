@@ -42,7 +42,7 @@ async def create(request: Request) -> HttpResponse:
     """Create a response: wait for it, stream it, or run it in the background."""
     services, asked = services_of(request), await read_json(request, CreateResponse)
     with ExitStack() as cleanup:
-        cleanup.callback(services.rate_limiter.begin(caller_of(request)))
+        cleanup.callback(await services.rate_limiter.begin(caller_of(request)))
         run = await services.engine.start(owner_of(request), asked)
         cleanup.enter_context(services.track(run))
         audit("response.create", run.response.id, model=services.models.resolve(asked.model), stored=run.is_stored)
@@ -141,7 +141,8 @@ async def delete(request: Request) -> HttpResponse:
     """Delete a response. A running one is cancelled first."""
     stored, services = await _get_stored(request), services_of(request)
     identifier = stored.response.id
-    await services.background.cancel(identifier)
+    if stored.response.background and not stored.response.ended:
+        await services.background.end(owner_of(request), identifier)
     await services.store.delete_response(owner_of(request), identifier)
     audit("response.delete", identifier)
     return json_answer(Deleted(id=identifier, object="response"))
@@ -155,11 +156,8 @@ async def cancel(request: Request) -> HttpResponse:
     view = services.view(_stored_include(stored))
     if stored.response.ended:
         return json_answer(view.response(stored.response))
-    await services.background.cancel(stored.response.id)
+    await services.background.end(owner_of(request), stored.response.id)
     now = (await _get_stored(request)).response
-    if not now.ended:  # no task runs it
-        now.status = "cancelled"
-        await services.store.finish_response(owner_of(request), now)
     audit("response.cancel", now.id)
     return json_answer(view.response(now))
 
@@ -185,7 +183,7 @@ async def compact(request: Request) -> HttpResponse:
     """Compact a history: a shorter window for the next request, with one encrypted item. Stores nothing."""
     services, body = services_of(request), await read_json(request, CompactHistory)
     with ExitStack() as cleanup:
-        cleanup.callback(services.rate_limiter.begin(caller_of(request)))
+        cleanup.callback(await services.rate_limiter.begin(caller_of(request)))
         work = services.engine.compact(owner_of(request), body.as_request())
         try:
             compacted = await run_until_disconnect(request.receive, work)

@@ -38,6 +38,8 @@ _numbers = itertools.count(1)
 class ContainerSettings:
     """What a container is configured with, besides its limits, before any user code runs."""
 
+    has_namespaces: bool = True
+    """It has its own file systems, network and processes."""
     data_dir: str = mounts.DATA
     packages: str | None = None
     """Directory of its set of packages below the package cache."""
@@ -111,7 +113,7 @@ class Container:
     async def configure(self, limits: ContainerLimits, settings: ContainerSettings, *, has_cgroup: bool) -> None:
         """Send the limits and wait until the container is locked down."""
         self.limits = limits
-        self.has_namespaces = settings.data_dir == mounts.DATA
+        self.has_namespaces = settings.has_namespaces
         header = {
             **asdict(settings),
             "disk_bytes": limits.disk_bytes,

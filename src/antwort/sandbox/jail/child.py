@@ -145,10 +145,13 @@ def _configure(limits: dict[str, Any], layers: frozenset[str]) -> None:
 
 def _lock_down(limits: dict[str, Any], layers: frozenset[str]) -> None:
     """Every restriction that a process puts on itself, ordered so that each can still be applied."""
-    rlimits.apply(processes=limits["processes"], file_bytes=limits["disk_bytes"], data_bytes=_data_bytes(limits))
+    has_namespaces = "namespaces" in layers
+    # Without a user namespace the kernel would count all processes of this user, also those of other pods of the node.
+    processes = limits["processes"] if has_namespaces else None
+    rlimits.apply(processes=processes, file_bytes=limits["disk_bytes"], data_bytes=_data_bytes(limits))
     if limits["memory_bytes"] is not None:
         os.nice(_NICE_INCREMENT)
-    if "namespaces" in layers:
+    if has_namespaces:
         namespaces.forbid_nested_user_namespaces()
         privileges.drop_capabilities()
     if "landlock" in layers or "seccomp" in layers:
@@ -156,9 +159,14 @@ def _lock_down(limits: dict[str, Any], layers: frozenset[str]) -> None:
     if "landlock" in layers:
         granted = ((path, landlock.READ) for path in limits["readable"])
         own = ((path, landlock.READ_WRITE) for path in limits["writable"])
-        landlock.restrict((*landlock.RULES, *granted, *own, *landlock.own_proc_rules(os.getpid())))
+        rules = landlock.RULES if has_namespaces else landlock.SHARED_RULES
+        landlock.restrict((*rules, *granted, *own, *landlock.own_proc_rules(os.getpid())))
     if "seccomp" in layers:
-        seccomp.install(has_cgroup=limits["memory_bytes"] is None)
+        seccomp.install(
+            has_cgroup=limits["memory_bytes"] is None,
+            has_namespaces=has_namespaces,
+            signals_are_scoped="landlock" in layers and landlock.scopes_signals(),
+        )
 
 
 def _data_bytes(limits: dict[str, Any]) -> int | None:

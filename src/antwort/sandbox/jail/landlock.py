@@ -3,6 +3,8 @@
 A second layer behind the mount namespace. It also hides what a new /proc still reveals: the mount table
 (`/proc/self/mountinfo` names directories of the host), cgroups, and the files of processes other than the container's
 own interpreter.
+
+Without namespaces it is the only layer, and the files are those of the server: `SHARED_RULES` name less.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ READ_WRITE: Final = (
 DEVICE: Final = READ_FILE | WRITE_FILE | IOCTL_DEV
 _FILE_ONLY: Final = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 
+_SCOPES_SINCE: Final = 6
 _CREATE_RULESET_VERSION: Final = 1
 _RULE_PATH_BENEATH: Final = 1
 
@@ -64,6 +67,21 @@ RULES: Final[tuple[tuple[str, int], ...]] = (
 )
 
 
+_ETC_FILES: Final = (
+    *("ld.so.cache", "fonts", "alternatives", "localtime", "passwd", "group", "hosts", "nsswitch.conf", "mime.types"),
+    *("ssl/openssl.cnf", "ssl/certs", "pki/tls/certs", "os-release"),
+)
+
+SHARED_RULES: Final[tuple[tuple[str, int], ...]] = (
+    # No directory can be listed but these, and nothing is writable: the container's own directories are added.
+    *((path, READ) for path in ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64")),
+    *((f"/etc/{name}", READ) for name in _ETC_FILES),
+    *((f"/dev/{name}", DEVICE) for name in ("null", "zero", "full", "random", "urandom")),
+    *((f"/proc/{name}", READ_FILE) for name in _PROC_GLOBAL),
+)
+"""Rules where the root directory is that of the server."""
+
+
 class _RulesetAttr(ctypes.Structure):
     _fields_ = (
         ("handled_access_fs", ctypes.c_uint64),
@@ -85,6 +103,11 @@ def abi() -> int:
         return 0
 
 
+def scopes_signals() -> bool:
+    """Whether this kernel's Landlock keeps signals from processes outside."""
+    return abi() >= _SCOPES_SINCE
+
+
 def handled_access(version: int) -> int:
     """All file access rights that this ABI version can restrict."""
     access = (1 << 13) - 1
@@ -98,8 +121,8 @@ def restrict(rules: tuple[tuple[str, int], ...]) -> None:
     """Restrict this process and its descendants to the access that the rules list. Needs no_new_privs."""
     version = abi()
     access = handled_access(version)
-    # No network rules (ABI 4): the network namespace has only loopback.
-    scoped = SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL if version >= 6 else 0  # noqa: PLR2004 - ABI 6
+    # No network rules (ABI 4): the network namespace has only loopback, and without one there are no sockets.
+    scoped = SCOPE_ABSTRACT_UNIX_SOCKET | SCOPE_SIGNAL if version >= _SCOPES_SINCE else 0
     attributes = _RulesetAttr(access, 0, scoped)
     # Older kernels have a shorter structure and refuse unknown bytes that are set, so only what is used is passed.
     length = 24 if scoped else 8

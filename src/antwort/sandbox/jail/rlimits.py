@@ -22,15 +22,14 @@ def highest_descriptor() -> int:
     return _MAX_DESCRIPTOR if soft == resource.RLIM_INFINITY else min(_MAX_DESCRIPTOR, soft - 1)
 
 
-def apply(*, processes: int, file_bytes: int, data_bytes: int | None) -> None:
+def apply(*, processes: int | None, file_bytes: int, data_bytes: int | None) -> None:
     """Limit this process and its descendants; hard limits, which can only be lowered.
 
-    The kernel counts `processes` per user *and user namespace*, so the limit is the container's own.
+    The kernel counts `processes` per user *and user namespace*, so the limit is the container's own; None without one.
     `data_bytes` is given only where no cgroup limits memory: it stops one process from outrunning the
     watchdog. It includes the preloaded stack, so the caller adds what the zygote already used.
     """
     limits = {
-        "NPROC": processes,
         "NOFILE": min(MAX_OPEN_FILES, highest_descriptor()),
         "FSIZE": file_bytes,  # a sparse file of a terabyte is free here, but not for what copies it
         "CORE": 0,  # no copies of memory on disk
@@ -41,6 +40,8 @@ def apply(*, processes: int, file_bytes: int, data_bytes: int | None) -> None:
         "RTPRIO": 0,
         "NICE": 0,
     }
+    if processes is not None:
+        limits["NPROC"] = processes
     if data_bytes is not None:
         limits["DATA"] = data_bytes
     for name, value in limits.items():

@@ -13,6 +13,8 @@ them fail. Not allowed, and why:
 - `setuid` and related calls: there is one user in a container.
 
 Where no cgroup counts memory, calls that allocate memory of no process are refused, too (`UNCOUNTED_MEMORY_CALLS`).
+Without namespaces the network is that of the server, and its processes are visible: then there are no sockets but
+pairs, no limits of other processes, and, unless Landlock restricts signals, no signals (`SIGNAL_CALLS`).
 """
 
 from __future__ import annotations
@@ -91,6 +93,11 @@ ALLOWED: Final[tuple[tuple[str, str], ...]] = (
 UNCOUNTED_MEMORY_CALLS: Final = frozenset({"memfd_create", "shmget", "semget", "msgget"})
 """Calls that allocate memory that no process's statistics show, so the watchdog could not count it."""
 
+SIGNAL_CALLS: Final = frozenset(
+    {"kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_send_signal"}
+)
+"""Calls that could end the server, which runs as the same user where there are no namespaces."""
+
 _SHARED_AND_ANONYMOUS: Final = 0x21  # MAP_SHARED, MAP_ANONYMOUS: pages that can be unmapped and kept
 _NAMESPACE_FLAGS: Final = 0x7E020000  # every CLONE_NEW* flag
 _TIOCSTI: Final = 0x5412  # injects input into a terminal
@@ -123,11 +130,16 @@ _MODE_FILTER: Final = 2
 Instruction = tuple[int, int, int, int]
 
 
-def program(machine: int, *, has_cgroup: bool) -> list[Instruction]:
+def program(
+    machine: int, *, has_cgroup: bool, has_namespaces: bool = True, signals_are_scoped: bool = True
+) -> list[Instruction]:
     """The filter as instructions: check the machine, then calls with conditions, then the allowed ones.
 
-    `has_cgroup`: a cgroup counts all of the container's memory.
+    `has_cgroup`: a cgroup counts all of the container's memory. `signals_are_scoped`: Landlock restricts them.
     """
+    refused = frozenset[str]() if has_cgroup else UNCOUNTED_MEMORY_CALLS
+    if not has_namespaces:
+        refused |= {"prlimit64"} | (frozenset[str]() if signals_are_scoped else SIGNAL_CALLS)
     return [
         (_LOAD, 0, 0, _ARCH),
         (_EQUAL, 1, 0, _AUDIT_ARCH[machine]),
@@ -136,24 +148,31 @@ def program(machine: int, *, has_cgroup: bool) -> list[Instruction]:
         (_AT_LEAST, 0, 1, _X32),
         (_RETURN, 0, 0, _KILL),  # the x32 convention reaches the same calls under other numbers
         *_conditional("clone", _clone_rules(), machine),
-        *_conditional("socket", _socket_rules(), machine),
+        *_conditional("socket", _socket_rules() if has_namespaces else [(_RETURN, 0, 0, _RETURN_EPERM)], machine),
         *_conditional("socketpair", _socket_rules(), machine),
         *_conditional("ioctl", _ioctl_rules(), machine),
         *_conditional("mmap", [(_RETURN, 0, 0, _ALLOW)] if has_cgroup else _mmap_rules(), machine),
-        *_allow_rules(machine, frozenset() if has_cgroup else UNCOUNTED_MEMORY_CALLS),
+        *([] if has_namespaces else _conditional("prlimit64", _own_process_rules(), machine)),
+        *_allow_rules(machine, refused),
         (_RETURN, 0, 0, _RETURN_ENOSYS),
     ]
 
 
 @functools.cache
-def assemble(*, has_cgroup: bool) -> bytes:
+def assemble(*, has_cgroup: bool, has_namespaces: bool = True, signals_are_scoped: bool = True) -> bytes:
     """The filter in the kernel's format; cached by the zygote, so that no container spends time on it."""
-    return b"".join(struct.pack("HBBI", *step) for step in program(syscalls.machine(), has_cgroup=has_cgroup))
+    steps = program(
+        syscalls.machine(),
+        has_cgroup=has_cgroup,
+        has_namespaces=has_namespaces,
+        signals_are_scoped=signals_are_scoped,
+    )
+    return b"".join(struct.pack("HBBI", *step) for step in steps)
 
 
-def install(*, has_cgroup: bool) -> None:
+def install(*, has_cgroup: bool, has_namespaces: bool, signals_are_scoped: bool) -> None:
     """Install the filter for this thread and its descendants. Needs no_new_privs."""
-    code = assemble(has_cgroup=has_cgroup)
+    code = assemble(has_cgroup=has_cgroup, has_namespaces=has_namespaces, signals_are_scoped=signals_are_scoped)
     buffer = ctypes.create_string_buffer(code, len(code))
     header = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(buffer)))
     privileges.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(header))
@@ -207,6 +226,16 @@ def _mmap_rules() -> list[Instruction]:
         (_LOAD, 0, 0, _argument(3)),
         (_AND, 0, 0, _SHARED_AND_ANONYMOUS),
         (_EQUAL, 0, 1, _SHARED_AND_ANONYMOUS),
+        (_RETURN, 0, 0, _RETURN_EPERM),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+
+
+def _own_process_rules() -> list[Instruction]:
+    """The first argument is 0, which means the caller."""
+    return [
+        (_LOAD, 0, 0, _argument(0)),
+        (_EQUAL, 1, 0, 0),
         (_RETURN, 0, 0, _RETURN_EPERM),
         (_RETURN, 0, 0, _ALLOW),
     ]

@@ -18,7 +18,7 @@ import sys
 import warnings
 from typing import Any, Final, NoReturn
 
-from . import child, namespaces, rlimits, seccomp
+from . import child, landlock, namespaces, rlimits, seccomp
 
 _DESCRIPTORS_PER_FORK: Final = 3
 _MAX_STATUS_BYTES: Final = 16
@@ -82,8 +82,11 @@ class Zygote:
         self._layers = layers
         rlimits.raise_nofile_limit()
         if "seccomp" in layers:
+            scoped = "landlock" in layers and landlock.scopes_signals()
             for has_cgroup in (False, True):
-                seccomp.assemble(has_cgroup=has_cgroup)
+                seccomp.assemble(
+                    has_cgroup=has_cgroup, has_namespaces="namespaces" in layers, signals_are_scoped=scoped
+                )
         self._children: dict[int, tuple[str, int]] = {}
         """By process id: the container's name, and the pipe to which init writes the interpreter's exit status."""
         # SIGCHLD arrives as a byte on a pipe, so that one poll waits for exits and commands.

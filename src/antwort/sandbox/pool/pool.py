@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import shutil
 import tempfile
 import time
@@ -68,12 +69,22 @@ class Pool:
     """Creates containers. Used with `async with`; leaving it ends all containers and zygotes."""
 
     def __init__(
-        self, host: Host, *, packages: Path | None = None, modules: tuple[str, ...] = SCIENTIFIC, prefork: bool = True
+        self,
+        host: Host,
+        *,
+        packages: Path | None = None,
+        modules: tuple[str, ...] = SCIENTIFIC,
+        prefork: bool = True,
+        single_use: bool = False,
     ) -> None:
         self._host = host
         self._packages = packages
         self._stack = current_stack(modules)
-        self._prefork = prefork
+        self._prefork = prefork and not single_use
+        self._single_use = single_use
+        """One container in all: nothing is prepared for a second one."""
+        self._data_dir = mounts.DATA if single_use and not self._has_namespaces and _is_empty(mounts.DATA) else None
+        """The directory for the files of the only container, where the pod has mounted one at the usual path."""
         self._tenant_pools: dict[str, _TenantPool] = {}
         self._warm_zygote: asyncio.Task[ZygoteProcess] | None = None
         self._retired: list[ZygoteProcess] = []
@@ -154,7 +165,7 @@ class Pool:
         work_dir: str | None = None
         container.on_ended(lambda: self._on_container_ended(container, work_dir))
         try:
-            work_dir = None if self._has_namespaces else tempfile.mkdtemp(prefix="antwort-")
+            work_dir = None if self._has_namespaces else await asyncio.to_thread(self._make_work_dir)
             settings = self._settings(paths, work_dir)
             await container.configure(limits, settings, has_cgroup=self._host.cgroups is not None)
         except BaseException:
@@ -221,11 +232,15 @@ class Pool:
                 raise
             else:
                 if zygote.alive:
-                    self._start_warm_zygote()
+                    self._replace_warm_zygote()
                     return zygote
         zygote = await self._start_zygote()
-        self._start_warm_zygote()
+        self._replace_warm_zygote()
         return zygote
+
+    def _replace_warm_zygote(self) -> None:
+        if not self._single_use:
+            self._start_warm_zygote()
 
     def _return_warm_zygote(self, starting: asyncio.Task[ZygoteProcess]) -> None:
         """The task goes on after the caller was cancelled: keep the zygote for the next tenant, or stop it."""
@@ -250,8 +265,6 @@ class Pool:
         return "namespaces" in self._host.layers
 
     def _settings(self, paths: ContainerPaths, work_dir: str | None) -> ContainerSettings:
-        data_dir = mounts.DATA if work_dir is None else f"{work_dir}/data"
-        extra = {} if paths.output_dir is None else {"OUTPUT_DIR": f"{data_dir}/{paths.output_dir}"}
         if work_dir is None:
             path = (mounts.SITE,) if paths.packages is not None else ()
             own = {"HOME": mounts.TMP, "TMPDIR": mounts.TMP, "MPLCONFIGDIR": f"{mounts.TMP}/matplotlib"}
@@ -260,22 +273,28 @@ class Pool:
                 packages=self._relative_to_packages(paths.packages),
                 session_packages=self._relative_to_packages(paths.session_packages),
                 sys_path=path,
-                environment=_ENVIRONMENT | self._stack.environment | own | extra,
+                environment=_ENVIRONMENT | self._stack.environment | own | _output_dir(mounts.DATA, paths),
             )
-        temporary = f"{work_dir}/temporary"
-        for directory in (data_dir, temporary):
-            Path(directory).mkdir(mode=0o700)
+        data_dir, temporary = self._data_dir or f"{work_dir}/data", f"{work_dir}/temporary"
         path = (str(paths.packages),) if paths.packages is not None else ()
         session_packages = (str(paths.session_packages),) if paths.session_packages is not None else ()
         own = {"HOME": temporary, "TMPDIR": temporary, "MPLCONFIGDIR": f"{temporary}/matplotlib"}
         return ContainerSettings(
+            has_namespaces=False,
             data_dir=data_dir,
             session_packages_dir="".join(session_packages),
             sys_path=path,
-            environment=_ENVIRONMENT | own | extra,
+            environment=_ENVIRONMENT | own | _output_dir(data_dir, paths),
             readable=(str(self._stack.prefix), *map(str, self._stack.entries), *path, *session_packages),
-            writable=(work_dir,),
+            writable=(data_dir, temporary),
         )
+
+    def _make_work_dir(self) -> str:
+        """The directory of a container without namespaces, with its `/tmp` and, unless the pod has one, its files."""
+        work_dir = tempfile.mkdtemp(prefix="antwort-")
+        for name in ("data", "temporary"):
+            Path(work_dir, name).mkdir(mode=0o700)
+        return work_dir
 
     def _relative_to_packages(self, path: Path | None) -> str | None:
         """The path below the package cache, which is mounted in the zygote and hidden in the container."""
@@ -328,6 +347,18 @@ class Pool:
         self._cleanup_tasks.add(task)
         task.add_done_callback(self._cleanup_tasks.discard)
         return task
+
+
+def _output_dir(data_dir: str, paths: ContainerPaths) -> dict[str, str]:
+    return {} if paths.output_dir is None else {"OUTPUT_DIR": f"{data_dir}/{paths.output_dir}"}
+
+
+def _is_empty(directory: str) -> bool:
+    """Whether the directory is writable and empty."""
+    try:
+        return os.access(directory, os.W_OK) and not any(Path(directory).iterdir())
+    except OSError:
+        return False
 
 
 async def _stop_tenant_pool(tenant_pool: _TenantPool) -> None:

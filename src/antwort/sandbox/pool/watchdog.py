@@ -1,4 +1,4 @@
-"""Watchdog: ends containers that exceed their memory or their number of sockets.
+"""Watchdog: ends containers that exceed their memory, or their number of sockets or processes.
 
 Without it, nothing limits a container's total memory on hosts without cgroups, and a container with cgroups of which
 the OOM killer killed only some processes would go on; and TCP buffers, which no cgroup counts, would be unlimited.
@@ -46,6 +46,8 @@ def _find_over_limit(containers: list[Container], *, has_cgroups: bool) -> list[
                 found.append((container, "oom"))
             elif container.has_namespaces and _count_sockets(container) > MAX_SOCKETS:
                 found.append((container, f"it had more than {MAX_SOCKETS} sockets open"))
+            elif not container.has_namespaces and _count_processes(container) > container.limits.processes:
+                found.append((container, f"it had more than {container.limits.processes} processes"))
         except (SandboxServerError, OSError, IndexError, ValueError):
             continue  # it ended meanwhile; check the others
     return found
@@ -55,6 +57,12 @@ def _count_sockets(container: Container) -> int:
     """All sockets of its network namespace, also those without a descriptor."""
     first = Path(f"/proc/{container.pids()[0]}/net/sockstat").read_text().partition("\n")[0]
     return int(first.rpartition(" ")[2])
+
+
+def _count_processes(container: Container) -> int:
+    """Where no namespace bounds them: its descendants, without those that left the process tree."""
+    pids = container.pids()
+    return len(descendants(pids[0])) if pids else 0
 
 
 def _is_over_memory(container: Container) -> bool:

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from antwort.net.disconnect import run_until_disconnect
 from antwort.net.errors import NetError, QueueFull, SizeLimitExceeded
 from antwort.net.fair_semaphore import FairSemaphore
-from antwort.sandbox.errors import Ended, NotFound, SandboxServerError, TooLarge, Unavailable
+from antwort.sandbox.errors import AlreadyUsed, CannotStart, Ended, NotFound, SandboxServerError, TooLarge, Unavailable
 from antwort.sandbox.host import probe as hosts
 from antwort.sandbox.limits import ContainerLimits, tier
 from antwort.sandbox.packages.manager import PackageManager
@@ -32,6 +32,7 @@ from antwort.sandbox.server.bodies import JsonFields, read_json
 
 from .sessions import SandboxSession, SessionExecRequest, Sessions
 from .settings import SandboxSettings
+from .single_use import SingleUse
 from .stream import INTERNAL_ERROR, stream_execution
 
 _CLIENT_CLOSED: Final = 499
@@ -43,6 +44,7 @@ _STATUSES: Final[tuple[tuple[type[SandboxServerError | NetError], int], ...]] = 
     (TooLarge, 413),
     (SizeLimitExceeded, 413),
     (Ended, 410),
+    (AlreadyUsed, 409),
 )
 """The first class that matches decides; all other errors of the two trees are the caller's: 400."""
 
@@ -58,6 +60,7 @@ class Server:
     execute_slots: FairSemaphore
     archive_slots: FairSemaphore
     host: hosts.Host
+    single_use: SingleUse
     started: float = field(default_factory=time.monotonic)
 
 
@@ -66,6 +69,9 @@ def make_app(settings: SandboxSettings, host: hosts.Host | None = None) -> Starl
     settings.check()
     found = host or hosts.probe()
     found.require(settings.waived)
+    if settings.builds and "namespaces" in found.missing:
+        message = "SANDBOX_BUILDS needs namespaces: without them the code of a build would have access to the server"
+        raise CannotStart(message)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncGenerator[None]:
@@ -81,12 +87,16 @@ def make_app(settings: SandboxSettings, host: hosts.Host | None = None) -> Starl
             builds=settings.builds,
             limits=settings.allowance,
         )
-        async with contextlib.aclosing(packages), Pool(ready, packages=directory, modules=modules) as pool:
+        pool = Pool(ready, packages=directory, modules=modules, single_use=settings.single_tenant)
+        async with contextlib.aclosing(packages), pool:
             sessions = Sessions(pool, packages, settings)
             slots, queue, seconds = settings.max_concurrent, settings.queue, settings.queue_seconds
             execute_slots = FairSemaphore(slots, "concurrent executions", max_queue=queue, wait_timeout=seconds)
             archive_slots = FairSemaphore(transfers.MAX_TRANSFERS, "archive transfers")
-            app.state.server = Server(settings, pool, packages, sessions, execute_slots, archive_slots, found)
+            single_use = SingleUse(enabled=settings.single_tenant)
+            app.state.server = Server(
+                settings, pool, packages, sessions, execute_slots, archive_slots, found, single_use
+            )
             sweeper = asyncio.create_task(sessions.sweep())
             try:
                 yield
@@ -152,7 +162,9 @@ async def _health(request: Request) -> Response:
             "status": "ok",
             "mode": server.settings.mode,
             "runtime_version": f"Python {platform.python_version()}",
-            "capacity": server.settings.max_concurrent,
+            "capacity": 1 if server.settings.single_tenant else server.settings.max_concurrent,
+            "single_tenant": server.settings.single_tenant,
+            "used": server.single_use.used,
             "current_load": server.execute_slots.in_use,
             "uptime_seconds": int(time.monotonic() - server.started),
             "sessions": server.sessions.count,
@@ -167,6 +179,7 @@ async def _execute(request: Request) -> Response:
     fields = await read_json(request, server.settings.max_body_bytes)
     one_shot = execute.parse(fields, server.settings)
     async with server.execute_slots.slot(one_shot.tenant):
+        server.single_use.claim()
         running = execute.run(one_shot, server.pool, server.packages, server.settings)
         return JSONResponse(await run_until_disconnect(request.receive, running))
 
@@ -178,12 +191,13 @@ async def _create_session(request: Request) -> Response:
     initial_files = fields.files()
     for name in initial_files:
         files.split_path(name)
+    tenant = fields.tenant()
+    expires_after = fields.integer("expires_after_seconds", server.settings.session_seconds, 7 * 86_400)
+    requirements = check_requirements(fields.strings("requirements"))
+    seconds = fields.integer("timeout_seconds", execute.DEFAULT_SECONDS, server.settings.max_timeout_seconds)
+    server.single_use.claim()  # the request is valid; nothing has started for it yet
     creating = server.sessions.create(
-        limits,
-        tenant=fields.tenant(),
-        expires_after=fields.integer("expires_after_seconds", server.settings.session_seconds, 7 * 86_400),
-        requirements=check_requirements(fields.strings("requirements")),
-        seconds=fields.integer("timeout_seconds", execute.DEFAULT_SECONDS, server.settings.max_timeout_seconds),
+        limits, tenant=tenant, expires_after=expires_after, requirements=requirements, seconds=seconds
     )
     session = await run_until_disconnect(request.receive, _create_with_files(server, creating, initial_files))
     return JSONResponse(session.describe(), 201)

@@ -9,6 +9,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antwort.net.origin import cross_origin_violation
+from antwort.net.sandbox_token import ROUTED_TOKEN_HEADER
 
 _TOKEN_REQUIRED: Final = "send the server's token: Authorization: Bearer …"  # noqa: S105 - a message, not a secret
 _FORBIDDEN: Final = {
@@ -32,7 +33,8 @@ class BearerTokenMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] != "/health":
-            authorization = dict(scope["headers"]).get(b"authorization", b"")
+            headers = dict(scope["headers"])
+            authorization = headers.get(ROUTED_TOKEN_HEADER.encode()) or headers.get(b"authorization", b"")
             if not hmac.compare_digest(authorization, self._expected):
                 await JSONResponse({"error": _TOKEN_REQUIRED}, 401)(scope, receive, send)
                 return

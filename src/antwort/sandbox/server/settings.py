@@ -14,6 +14,7 @@ from antwort.sandbox.files.quota import Quota
 from antwort.sandbox.files.tree import split_path
 from antwort.sandbox.limits import GIB
 from antwort.sandbox.packages.manager import PackageLimits
+from antwort.sandbox.pool.preload import SCIENTIFIC
 
 _MAX_PORT: Final = 65_535
 _MINIMUM: Final = {
@@ -70,7 +71,7 @@ class SandboxSettings:
     """Installations that may wait, granted round-robin across tenants; further ones get 429."""
     max_packages_bytes: int = 8 * GIB
     """Size limit of the package cache; above it the least recently used unleased packages are removed."""
-    modules: str = "numpy,pandas,matplotlib,matplotlib.pyplot"
+    modules: str = ",".join(SCIENTIFIC)
     """Modules that zygotes import in advance."""
     max_body_bytes: int = 64 << 20
     """Size limit of JSON bodies; files and archives are limited by the container's disk quota."""
@@ -78,6 +79,8 @@ class SandboxSettings:
     max_output_bytes: int = 1 << 20
     allow_weaker_isolation: str = ""
     """Comma-separated names of missing protections that the operator accepts."""
+    single_tenant: bool = False
+    """Serve one session or one `/execute` in all; namespaces may be missing, since the pod is the boundary."""
 
     @property
     def is_local(self) -> bool:
@@ -86,7 +89,8 @@ class SandboxSettings:
 
     @property
     def waived(self) -> frozenset[str]:
-        return frozenset(filter(None, self.allow_weaker_isolation.split(",")))
+        named = frozenset(filter(None, self.allow_weaker_isolation.split(",")))
+        return named | {"namespaces"} if self.single_tenant else named
 
     @property
     def allowance(self) -> PackageLimits:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 
 import pytest
 from fixtures_sandbox_server import sandbox_server
@@ -9,6 +11,7 @@ from antwort.config import CodeInterpreterSettings, ConfigError
 from antwort.containers.sandboxes.backends import open_backend
 from antwort.containers.sandboxes.local import LocalSandboxes
 from antwort.containers.sandboxes.remote import RemoteSandboxes
+from antwort.tools.builtins.codeinterpreter.kubernetes import KubernetesSandboxes
 
 pytestmark = pytest.mark.anyio
 
@@ -72,9 +75,55 @@ async def test_an_unreachable_sandbox_server_does_not_prevent_the_start(tmp_path
     await backend.sandboxes.aclose()
 
 
+async def test_an_unreachable_kubernetes_api_does_not_prevent_the_start(tmp_path):
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        "{clusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}], users: [{name: u, user: {}}], "
+        "contexts: [{name: x, context: {cluster: c, user: u, namespace: n}}], current-context: x}",
+        encoding="utf-8",
+    )
+    settings = CodeInterpreterSettings(sandbox_template="python", kubeconfig=str(kubeconfig))
+    backend = await open_backend(settings, tmp_path, {})
+
+    assert isinstance(backend.sandboxes, KubernetesSandboxes)
+    assert backend.description.startswith("in pods of the warm pool n/python, which cannot be claimed yet: ")
+    await backend.sandboxes.aclose()
+
+
+async def test_the_token_of_the_router_must_be_set(tmp_path):
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(
+        "{clusters: [{name: c, cluster: {server: 'http://127.0.0.1:9'}}], users: [{name: u, user: {}}], "
+        "contexts: [{name: x, context: {cluster: c, user: u, namespace: n}}], current-context: x}",
+        encoding="utf-8",
+    )
+    settings = CodeInterpreterSettings(
+        sandbox_template="python",
+        kubeconfig=str(kubeconfig),
+        sandbox_router="http://127.0.0.1:9",
+        sandbox_router_token_env="ROUTER",
+    )
+    with pytest.raises(ConfigError, match="sandbox_router_token_env: the variable ROUTER is not set"):
+        await open_backend(settings, tmp_path, {})
+
+
+def test_a_missing_extra_is_a_config_error_that_says_what_to_install(tmp_path):
+    code = (
+        "import sys, asyncio, pathlib; sys.modules['lightkube'] = None\n"
+        "from antwort.config import CodeInterpreterSettings\n"
+        "from antwort.containers.sandboxes.backends import open_backend\n"
+        "asyncio.run(open_backend(CodeInterpreterSettings(sandbox_template='x'), pathlib.Path(), {}))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert "sandbox_template: needs the extra `kubernetes` (no module 'lightkube')" in ended.stderr
+    assert "pip install 'weakincentives[kubernetes]'" in ended.stderr
+
+
 @pytest.mark.parametrize(
     "settings, variables, message",
     [
+        ({"sandbox_template": "x", "kubeconfig": "missing"}, {}, "kubeconfig: no usable Kubernetes configuration"),
         ({"sandbox_token_env": "KEY"}, {"KEY": "x"}, "sandbox_token_env: there is no `sandbox_url`"),
         ({"sandbox_url": "http://127.0.0.1:9", "sandbox_token_env": "KEY"}, {}, "the variable KEY is not set"),
         ({"sandbox_url": "http://127.0.0.1:9", "sandbox_token_env": "KEY"}, {"KEY": ""}, "the variable KEY is not set"),

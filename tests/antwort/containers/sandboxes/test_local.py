@@ -152,6 +152,20 @@ async def test_a_closed_backend_starts_no_child(tmp_path):
         await acquired(sandboxes)
 
 
+async def test_two_servers_with_one_state_directory_have_sandboxes_of_their_own(tmp_path):
+    first, second = (LocalSandboxes(tmp_path / "state", max_output=2000) for _ in range(2))
+    kept = await first.acquire(tenant="a", memory_limit="1g", timeout=20)
+    other = await second.acquire(tenant="a", memory_limit="1g", timeout=20)
+    await second.aclose()
+    with pytest.raises(SandboxLost):
+        await other.list_files()
+    assert await kept.list_files() == []
+    await first.aclose()
+    again = LocalSandboxes(tmp_path / "state", max_output=2000)
+    assert again._socket_path() == tmp_path / "state" / "run" / "sandbox.sock"
+    await again.aclose()
+
+
 async def test_a_long_state_path_uses_a_short_socket_path(tmp_path, monkeypatch):
     deep = tmp_path / ("d" * 60) / ("e" * 60)
     monkeypatch.setattr("tempfile.tempdir", str(deep))  # TMPDIR, as the standard library remembers it

@@ -5,7 +5,7 @@ import tarfile
 from contextlib import aclosing
 
 import pytest
-from fake_base_sandbox import base_sandbox
+from fake_base_sandbox import NEEDS_A_SESSION, base_sandbox
 
 from antwort.containers.sandboxes.one_shot import OneShotSandbox
 from antwort.containers.sandboxes.port import SandboxProtocolError, SandboxRefused, SandboxUnavailable
@@ -13,25 +13,6 @@ from antwort.containers.sandboxes.remote import RemoteSandboxes
 from antwort.testing.sandbox_backend import SandboxesConformance, acquired, chunks, printed, read, result_of
 
 pytestmark = pytest.mark.anyio
-
-NEEDS_A_SESSION = {
-    "test_output_is_streamed_and_the_last_value_is_echoed",
-    "test_output_arrives_while_the_code_runs",
-    "test_variables_persist",
-    "test_a_timeout_interrupts_the_code_and_keeps_variables",
-    "test_a_run_can_be_interrupted",
-    "test_out_of_memory_ends_the_sandbox_with_status_oom",
-    "test_an_interpreter_that_exits_is_lost",
-    "test_figures_are_png_images",
-    "test_long_output_is_truncated",
-    "test_five_megabytes_of_code",
-    "test_files_are_written_listed_read_and_deleted",
-    "test_a_rewritten_file_has_another_modification_time",
-    "test_sandboxes_are_isolated",
-    "test_five_sandboxes_at_once",
-    "test_an_unknown_memory_limit_is_refused",
-}
-"""Tests of variables, echo, live output, /mnt/data or tiers, which the base protocol does not have."""
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +84,7 @@ async def test_a_server_at_capacity_is_asked_until_the_claim_timeout(running):
 
 async def test_a_server_of_another_kind_is_named(running):
     async with aclosing(RemoteSandboxes(f"{running.url}/elsewhere")) as sandboxes:
-        with pytest.raises(SandboxProtocolError, match="not a sandbox server"):
+        with pytest.raises(SandboxUnavailable, match="not a sandbox server"):
             await sandboxes.check()
         sandbox = await sandboxes.acquire(tenant="t", memory_limit="1g", timeout=5)
         with pytest.raises(SandboxProtocolError, match="neither /sessions nor /execute"):

@@ -15,10 +15,12 @@ ENOSYS, EPERM = 0x50000 | errno.ENOSYS, 0x50000 | errno.EPERM
 TESTS = {0x15: operator.eq, 0x25: operator.gt, 0x35: operator.ge, 0x45: lambda a, b: bool(a & b)}
 
 
-def evaluate(machine: int, number: int, *arguments: int, arch: int | None = None, has_cgroup: bool = True) -> int:
+def evaluate(
+    machine: int, number: int, *arguments: int, arch: int | None = None, has_cgroup: bool = True, **options: bool
+) -> int:
     arch = (0xC000003E, 0xC00000B7)[machine] if arch is None else arch
     data = struct.pack("<iIQ6Q", number, arch, 0, *[*arguments, *[0] * 6][:6])
-    steps = seccomp.program(machine, has_cgroup=has_cgroup)
+    steps = seccomp.program(machine, has_cgroup=has_cgroup, **options)
     accumulator, at = 0, 0
     while True:
         code, yes, no, value = steps[at]
@@ -65,6 +67,18 @@ def test_uncounted_memory_is_refused_without_a_cgroup(machine):
         evaluate(machine, mmap, 0, 4096, 3, flags, has_cgroup=False) for flags in (shared, shared | 2, private, file)
     ]
     assert seen == [EPERM, EPERM, ALLOW, ALLOW]
+
+
+@pytest.mark.parametrize("machine", [0, 1])
+def test_without_namespaces_there_is_no_network_and_no_access_to_other_processes(machine):
+    def seen(name: str, *arguments: int, signals_are_scoped: bool = True) -> int:
+        number = syscalls.NUMBERS[name][machine]
+        return evaluate(machine, number, *arguments, has_namespaces=False, signals_are_scoped=signals_are_scoped)
+
+    assert {seen("socket", family, 1, 0) for family in (1, 2, 10, 16, 17)} == {EPERM}
+    assert (seen("socketpair", 1, 1, 0), seen("prlimit64", 0, 7), seen("prlimit64", 1, 7)) == (ALLOW, ALLOW, EPERM)
+    for name in seccomp.SIGNAL_CALLS:
+        assert (seen(name, 1, 9), seen(name, 1, 9, signals_are_scoped=False)) == (ALLOW, ENOSYS)
 
 
 @pytest.mark.parametrize("has_cgroup", [True, False])

@@ -72,3 +72,14 @@ def test_with_a_token_any_host_and_origin_is_allowed(serve):
         assert get_status(running, "GET /health", *other_host)[0] == 200
         assert get_status(running, "GET /sessions", *other_host, "Authorization: Bearer right")[0] == 200
         assert get_status(running, "GET /sessions", "Host: localhost")[0] == 401
+
+
+def test_a_router_that_keeps_authorization_for_itself_sends_the_token_in_another_header(serve):
+    with serve("user", token="right", modules="json") as running:
+        for headers, status in (
+            (("X-Antwort-Authorization: Bearer right",), 200),
+            (("Authorization: Bearer of-the-router", "X-Antwort-Authorization: Bearer right"), 200),
+            (("Authorization: Bearer right", "X-Antwort-Authorization: Bearer wrong"), 401),
+            (("X-Antwort-Authorization: right",), 401),
+        ):
+            assert get_status(running, "GET /sessions", "Host: localhost", *headers)[0] == status
