@@ -13,14 +13,14 @@ from typing import Final
 import msgspec
 
 from antwort.api.errors import ApiError
-from antwort.api.items import CodeInterpreterCall, ContainerFileCitation
+from antwort.api.items import CodeInterpreterCall
 from antwort.api.tools import AutoContainer
 from antwort.config import CodeInterpreterSettings
 from antwort.containers.containers import Containers, ContainerSpec
 from antwort.containers.registry import container_not_found
 from antwort.containers.sandboxes.port import ExecutionResult, Output, SandboxError, SandboxLost, SandboxRefused
 from antwort.engine.attachments import decode_file_data
-from antwort.engine.ports import FunctionSpec, HostedCall, ToolContext, ToolDone
+from antwort.engine.ports import FunctionSpec, HostedCall, TextAnnotator, ToolContext, ToolDone, WholeTextAnnotator
 from antwort.engine.stores import AUTO_CONTAINER, ContainerFileRecord, ContainerRecord, FileStore, StoreFault
 from antwort.tools.builtins.codeinterpreter.attachments import (
     Attachment,
@@ -76,6 +76,11 @@ class PreparedCodeInterpreter:
         spec, directory = (SPEC, "/mnt/data") if is_stateful else (ONE_SHOT_SPEC, "the working directory")
         self.specs = (_described(spec, directory, [*dict.fromkeys([*expected_names, *self._files])]),)
 
+    def continue_from(self, made: Sequence[ContainerFileRecord]) -> None:
+        """Take over from an earlier process that has run calls of this response. `made` are the files of these."""
+        self._container_replaced = self._record is None
+        self._made = {file.path: file for file in made}
+
     async def open(self, name: str, call_id: str) -> HostedCall:
         del name, call_id
         live_output = LIVE_OUTPUT in self._context.include
@@ -87,8 +92,8 @@ class PreparedCodeInterpreter:
             return CodeCall(self, "", live_output=live_output, unavailable=reason)
         return CodeCall(self, record.id, live_output=live_output)
 
-    def annotate(self, text: str) -> Sequence[ContainerFileCitation]:
-        return cite(text, self._files.values(), list(self._made.values()))
+    def annotator(self) -> TextAnnotator:
+        return WholeTextAnnotator(lambda text: cite(text, self._files.values(), list(self._made.values())))
 
     @contextmanager
     def lease(self) -> Generator[None]:

@@ -63,7 +63,7 @@ class CodeInterpreterProvider:
         has_content = record is not None and record.sandbox is not None
         missing = context.given if has_content else context.history  # items whose files are not in the container yet
         uploads = [*declared, *await self._attached(context, missing)]
-        return PreparedCodeInterpreter(
+        prepared = PreparedCodeInterpreter(
             self._containers,
             self._store,
             self._settings,
@@ -74,6 +74,10 @@ class CodeInterpreterProvider:
             known_files=known,
             expected_names=_expected_names(known, uploads, missing, images=context.images_are_files),
         )
+        if containers_in(context.made):
+            recent = [file for file in known if file.source == "assistant" and file.created_at >= context.created_at]
+            prepared.continue_from(recent)
+        return prepared
 
     def _check(self, auto: AutoContainer, param: str) -> None:
         if auto.memory_limit is not None and auto.memory_limit not in self._tiers:

@@ -157,7 +157,7 @@ async def test_links_cite_every_file_and_names_only_created_files(env):
     await run_code(tool, "open('c.csv', 'w').write('3')")
     text = "sandbox:/mnt/data/a.csv, sandbox:/mnt/data/b.csv, a.csv, c.csv"
 
-    found: list[Any] = [*tool.annotate(text)]
+    found: list[Any] = [*tool.annotator().finish(text)]
     cited = [(one.filename, text[one.start_index : one.end_index]) for one in found]
     assert cited == [
         ("a.csv", "sandbox:/mnt/data/a.csv"),
@@ -263,10 +263,12 @@ async def test_a_leased_container_does_not_expire(env):
         call = await auto.open("code_interpreter", "call_1")
         for _ in range(4):
             env.now += 15 * 60
+            await env.containers.touch_used()
             await env.containers.expire_idle()
         assert (await run_code(named, "1")).text == "1"
         assert (await run_code(auto, "2")).text == "2"
     env.now += 20 * 60
+    await env.containers.touch_used()
     await env.containers.expire_idle()
     for one in (container_id, call.item["container_id"]):
         assert (await env.containers.get(OWNER, one)).status == "expired"

@@ -1,0 +1,169 @@
+"""Kubernetes API client: the few REST calls that claims need, authenticated as a kubeconfig or a service account says.
+
+    KubernetesError
+    ├── ApiUnreachable      no connection, no reply, or a 5xx or 429: worth a retry
+    └── ApiRefused          any other error status; `status` is its code
+    KubeconfigError         no usable kubeconfig and no service account
+
+lightkube reads the configuration: certificates, tokens, and tokens that are rotated in a file. Its own watch is not
+used: it has no limit on silence, and a claim needs to know why a watch has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Any, Final
+
+import httpx2
+import msgspec
+import yaml
+from lightkube import ConfigError as LightkubeConfigError
+from lightkube import KubeConfig
+from lightkube.config.client_adapter import verify_cluster
+from lightkube.config.kubeconfig import SERVICE_ACCOUNT, SingleConfig
+from lightkube.config.models import User
+
+from antwort.net.http_transport import HttpTransport
+from antwort.tools.builtins.codeinterpreter.kubernetes.credentials import api_auth
+
+_TIMEOUT: Final = httpx2.Timeout(10.0)
+_WATCH_SECONDS: Final = 300
+_MAX_EVENT_BYTES: Final = 4 << 20  # etcd stores objects up to 1.5 MiB
+_MAX_REPLY_BYTES: Final = 64 << 20  # a list of claims
+_MAX_MESSAGE: Final = 500
+_SUCCESS: Final = range(200, 300)
+
+
+class KubeconfigError(Exception):
+    """There is no usable kubeconfig and no service account. The message says why."""
+
+
+class KubernetesError(Exception):
+    """A call of the Kubernetes API failed."""
+
+
+class ApiUnreachable(KubernetesError):
+    """The API server did not answer, or cannot answer now. Worth a retry."""
+
+
+class ApiRefused(KubernetesError):
+    """The API server refused the call with an error status."""
+
+    def __init__(self, message: str, status: int) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class KubernetesApi:
+    """A client of one API server. `namespace` is that of the service account or of the kubeconfig's context."""
+
+    def __init__(self, config: SingleConfig) -> None:
+        user = config.user or User()
+        self.namespace = config.namespace
+        self._client = httpx2.AsyncClient(
+            base_url=config.cluster.server,
+            auth=api_auth(config),
+            timeout=_TIMEOUT,
+            transport=HttpTransport(
+                ssl_context=verify_cluster(config.cluster, user, config.abs_file, trust_env=False),
+            ),
+        )
+
+    @classmethod
+    def from_kubeconfig(cls, path: str | None, *, service_account: str = SERVICE_ACCOUNT) -> KubernetesApi:
+        """The client that a kubeconfig file describes; without one, the service account, then `KUBECONFIG`."""
+        try:
+            found = KubeConfig.from_env(service_account) if path is None else KubeConfig.from_file(path)
+            config = found.get()
+            if config is None:
+                raise KubeconfigError("the kubeconfig has no current context")
+            return cls(config)
+        except (LightkubeConfigError, OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+            reason = f"no usable Kubernetes configuration: {error}"
+            raise KubeconfigError(f"{reason}. Name a kubeconfig, or run in a pod with a service account.") from error
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        content_type: str = "application/json",
+        params: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """The body of the reply."""
+        async with self._stream(method, path, body, content_type, params) as reply:
+            return await _read(reply)
+
+    async def watch(
+        self, path: str, *, name: str, resource_version: str, silence: float
+    ) -> AsyncGenerator[bytes, None]:
+        """The events of one object, as JSON, until the server ends the watch.
+
+        `ApiUnreachable` after `silence` seconds without data and for a broken connection.
+        """
+        params = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "fieldSelector": f"metadata.name={name}",
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(_WATCH_SECONDS),
+        }
+        timeout = httpx2.Timeout(10.0, read=silence)
+        async with self._stream("GET", path, None, "application/json", params, timeout) as reply:
+            rest = b""
+            async for chunk in reply.aiter_bytes():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    yield line
+                if len(rest) > _MAX_EVENT_BYTES:
+                    raise ApiUnreachable("the Kubernetes API sent an event that is too long")
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    @asynccontextmanager
+    async def _stream(
+        self,
+        method: str,
+        path: str,
+        body: object,
+        content_type: str,
+        params: Mapping[str, str] | None,
+        timeout: httpx2.Timeout = _TIMEOUT,  # noqa: ASYNC109 - the HTTP client applies it to each wait
+    ) -> AsyncGenerator[httpx2.Response]:
+        content = None if body is None else msgspec.json.encode(body)
+        headers = {"accept": "application/json", "accept-encoding": "identity", "content-type": content_type}
+        try:
+            async with self._client.stream(
+                method, path, content=content, headers=headers, params=params, timeout=timeout
+            ) as reply:
+                if reply.status_code not in _SUCCESS:
+                    raise _error(reply.status_code, await _read(reply))
+                yield reply
+        except (httpx2.TransportError, httpx2.StreamError) as error:
+            raise ApiUnreachable(f"the Kubernetes API does not answer: {error}") from error
+        except LightkubeConfigError as error:
+            raise ApiUnreachable(f"no credentials for the Kubernetes API: {error}") from error
+
+
+async def _read(reply: httpx2.Response) -> bytes:
+    body = bytearray()
+    async for chunk in reply.aiter_bytes():
+        body += chunk
+        if len(body) > _MAX_REPLY_BYTES:
+            raise ApiUnreachable("the Kubernetes API sent a reply that is too long")
+    return bytes(body)
+
+
+def _error(status: int, body: bytes) -> KubernetesError:
+    try:
+        message: Any = msgspec.json.decode(body, type=dict[str, Any]).get("message")
+    except (msgspec.DecodeError, UnicodeError):
+        message = body.decode(errors="replace").strip()
+    text = f"the Kubernetes API answered {status}: {str(message)[:_MAX_MESSAGE]}"
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
+        return ApiUnreachable(text)
+    return ApiRefused(text, status)

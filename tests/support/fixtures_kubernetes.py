@@ -1,0 +1,143 @@
+"""Fixtures: a Kubernetes API server with the agent-sandbox CRDs, and a TCP proxy that drops connections to it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from antwort.tools.builtins.codeinterpreter.kubernetes.api import ApiRefused, KubernetesApi
+from antwort.tools.builtins.codeinterpreter.kubernetes.resources import GROUP
+
+ROOT = Path(__file__).parents[2]
+START = ROOT.parent / "shared" / "kubernetes" / "start"
+
+
+@contextmanager
+def api_server(directory: Path) -> Iterator[str]:
+    """The path of a kubeconfig: that of `ANTWORT_TEST_KUBECONFIG`, or of a server that is started here."""
+    if given := os.environ.get("ANTWORT_TEST_KUBECONFIG"):
+        yield given
+        return
+    if not START.exists() or shutil.which("etcd") is None:
+        pytest.skip("no Kubernetes API server: set ANTWORT_TEST_KUBECONFIG, or install etcd-server beside `shared`")
+    with started_api_server(directory, START) as path:
+        yield path
+
+
+@contextmanager
+def started_api_server(directory: Path, start: Path) -> Iterator[str]:
+    """The kubeconfig of a server that this script starts."""
+    try:
+        _start(directory, start)
+        asyncio.run(_wait_for_group(str(directory / "kubeconfig")))
+        yield str(directory / "kubeconfig")
+    finally:
+        _stop(directory)
+
+
+def _start(directory: Path, start: Path) -> None:
+    """Start the server; again at other ports, if another process has taken these meanwhile."""
+    for attempt in (1, 2, 3):
+        command = [str(start), str(directory), str(free_port_range())]
+        started = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+        if started.returncode == 0:
+            return
+        _stop(directory)
+        assert attempt < 3, started.stderr
+
+
+def _stop(directory: Path) -> None:
+    pids = directory / "pids"
+    for pid in pids.read_text(encoding="utf-8").split() if pids.exists() else []:
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    pids.unlink(missing_ok=True)
+
+
+async def _wait_for_group(kubeconfig: str) -> None:
+    """Wait for the discovery of the API group, which follows the CRDs with a delay."""
+    api = KubernetesApi.from_kubeconfig(kubeconfig)
+    async with asyncio.timeout(30):
+        while True:
+            with suppress(ApiRefused):
+                await api.request("GET", f"/apis/{GROUP}")
+                break
+            await asyncio.sleep(0.05)
+    await api.aclose()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def free_port_range() -> int:
+    """A port for the API server; etcd uses the two ports that are a thousand higher."""
+    for port in random.sample(range(17_500, 27_500), 100):
+        with suppress(OSError):
+            for used in (port, port + 1000, port + 1001):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", used))
+            return port
+    raise AssertionError("there is no free port")
+
+
+class DroppingProxy:
+    """A TCP proxy on loopback. `accepted` counts its connections."""
+
+    def __init__(self, target: tuple[str, int]) -> None:
+        self.accepted = 0
+        self._target = target
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def start(self) -> int:
+        """Listen; returns the port."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._port = self._server.sockets[0].getsockname()[1]
+        return self._port
+
+    async def pause(self) -> None:
+        """Refuse connections, as an API server that is down."""
+        self._server.close()
+        self.drop()
+        await self._server.wait_closed()
+
+    async def resume(self) -> None:
+        """Listen again, at the same port."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
+
+    def drop(self) -> None:
+        """Reset all connections."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def aclose(self) -> None:
+        self._server.close()
+        self.drop()
+        await self._server.wait_closed()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up_reader, up_writer = await asyncio.open_connection(*self._target)
+        self._writers |= {writer, up_writer}
+        self.accepted += 1  # from here on `drop` resets it
+        await asyncio.gather(_copy(reader, up_writer), _copy(up_reader, writer))
+        self._writers -= {writer, up_writer}
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(1 << 16):
+            writer.write(data)
+            await writer.drain()
+    writer.transport.abort()
