@@ -1,0 +1,157 @@
+"""Pages: opened from the engine, from the cache of the tenant, or from the web; and the cache of what was retrieved.
+
+The cache is one file per tenant. It serves `external_web_access: false`, and saves fetching a page again shortly after.
+A response that is not stored adds nothing to it. Its failures are logged, and never fail a call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import sqlite3
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+from antwort.config import WebCacheSettings
+from antwort.net.fetch import FetchedPage, Fetcher, FetchError, FetchRefused
+from antwort.net.fetch.fetcher import check_url
+from antwort.tools.builtins.websearch.document_index import Document, DocumentIndex
+from antwort.tools.builtins.websearch.domains import AllowedDomains, comparable_url, host_of
+from antwort.tools.builtins.websearch.engines import GuardedEngine, SavedPage, SearchResult
+from antwort.tools.builtins.websearch.extraction import ExtractionFailed, PageExtractor, is_readable
+from antwort.tools.builtins.websearch.results import excerpt
+
+T = TypeVar("T")
+
+_logger = logging.getLogger(__name__)
+
+_MAX_OPEN: Final = 32
+_DIGEST: Final = 32
+
+
+class PageUnavailable(Exception):
+    """A page cannot be opened. The message may be shown to a model."""
+
+
+class PageCache:
+    """What was retrieved for each tenant, bounded in size and age."""
+
+    def __init__(self, folder: Path, settings: WebCacheSettings, clock: Callable[[], float] = time.time) -> None:
+        self._folder = folder
+        self._settings = settings
+        self._clock = clock
+        self._open: OrderedDict[str, DocumentIndex] = OrderedDict()
+        self._lock = asyncio.Lock()
+
+    async def get(self, tenant: str, url: str, *, max_age: float | None = None) -> Document | None:
+        """A page, at most this old."""
+        document = await self._use(tenant, lambda index: index.get(comparable_url(url)))
+        oldest = self._clock() - (self._settings.max_age if max_age is None else max_age)
+        is_valid = document is not None and document.is_page and document.stored_at >= oldest
+        return document if is_valid else None
+
+    async def search(
+        self, tenant: str, text: str, *, limit: int, max_text: int, domains: tuple[str, ...]
+    ) -> list[SearchResult]:
+        """A search in what was retrieved."""
+        since = self._clock() - self._settings.max_age
+        found = await self._use(tenant, lambda index: index.search(text, limit=limit, domains=domains, since=since))
+        return [SearchResult(one.url, one.title, excerpt(one.text, text, max_text)) for one in found or ()]
+
+    async def put(self, tenant: str, documents: Sequence[Document]) -> None:
+        settings = self._settings
+
+        def store(index: DocumentIndex) -> None:
+            index.put((host_of(document.url), document) for document in documents)
+            index.shrink(max_size=settings.max_bytes, max_age=settings.max_age)
+
+        await self._use(tenant, store)
+
+    @property
+    def fresh_for(self) -> float:
+        """Seconds for which a page is not fetched again."""
+        return self._settings.fresh_for
+
+    async def aclose(self) -> None:
+        async with self._lock:
+            opened, self._open = list(self._open.values()), OrderedDict()
+        for index in opened:
+            await asyncio.to_thread(index.close)
+
+    async def _use(self, tenant: str, work: Callable[[DocumentIndex], T]) -> T | None:
+        """Work with the index of a tenant, one at a time; None if it fails."""
+        try:
+            async with self._lock:
+                index = self._open.get(tenant)
+                if index is None:
+                    name = hashlib.sha256(tenant.encode()).hexdigest()[:_DIGEST]
+                    index = await asyncio.to_thread(DocumentIndex, self._folder / f"{name}.db", clock=self._clock)
+                    self._open[tenant] = index
+                self._open.move_to_end(tenant)
+                if len(self._open) > _MAX_OPEN:
+                    _, oldest = self._open.popitem(last=False)
+                    await asyncio.to_thread(oldest.close)
+                return await asyncio.to_thread(work, index)
+        except (sqlite3.Error, OSError):
+            _logger.exception("the cache of retrieved pages cannot be used")
+            return None
+
+
+class PageReader:
+    """Opens pages as text. Without an extractor, only those that the engine has itself."""
+
+    def __init__(
+        self, engine: GuardedEngine, cache: PageCache, fetcher: Fetcher, extractor: PageExtractor | None
+    ) -> None:
+        self._engine = engine
+        self._cache = cache
+        self._fetcher = fetcher
+        self._extractor = extractor
+
+    @property
+    def opens_pages(self) -> bool:
+        return self._engine.is_offline or self._extractor is not None
+
+    async def read(
+        self, tenant: str, url: str, *, domains: AllowedDomains, is_live: bool, is_stored: bool
+    ) -> SavedPage:
+        """Open a page; `PageUnavailable` says why not. Only with `is_live` it may be fetched."""
+        try:
+            key = comparable_url(str(check_url(url)))
+        except FetchRefused as error:
+            raise PageUnavailable(f"The page was not opened: {error}.") from error
+        if not domains.allows(host_of(key)):
+            allowed = ", ".join(domains.domains)
+            raise PageUnavailable(f"The page was not opened: only pages of these domains are allowed: {allowed}.")
+        if (page := await self._engine.page(key)) is not None:
+            return page
+        cached = await self._cache.get(tenant, key, max_age=self._cache.fresh_for if is_live else None)
+        if cached is not None:
+            return SavedPage(cached.url, cached.title, cached.text)
+        if self._engine.is_offline:
+            raise PageUnavailable("The page was not opened: it is not among the saved pages of this server.")
+        if not is_live:
+            raise PageUnavailable("The page was not opened: it was not retrieved earlier, and nothing is fetched now.")
+        if self._extractor is None:
+            raise PageUnavailable("Pages cannot be opened on this server: answer from the texts of the results.")
+        return await self._fetch(tenant, key, domains, self._extractor, is_stored=is_stored)
+
+    async def _fetch(
+        self, tenant: str, url: str, domains: AllowedDomains, extractor: PageExtractor, *, is_stored: bool
+    ) -> SavedPage:
+        try:
+            fetched: FetchedPage = await self._fetcher.fetch(url, accepts=is_readable, allows_host=domains.allows)
+            text = await extractor.extract(tenant, fetched)
+        except FetchError as error:
+            raise PageUnavailable(f"The page was not opened: {error}.") from error
+        except ExtractionFailed as error:
+            raise PageUnavailable(str(error)) from error
+        page = SavedPage(comparable_url(fetched.url), text.title or host_of(fetched.url), text.text)
+        if is_stored:
+            documents = [Document(key, page.title, page.text) for key in dict.fromkeys([url, page.url])]
+            await self._cache.put(tenant, documents)
+        return page

@@ -1,0 +1,118 @@
+"""Provider of the web search: opens the engine of the configuration, and prepares the tool for a response."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from msgspec import Struct
+
+from antwort.api.tools import (
+    DatedWebSearchPreviewTool,
+    DatedWebSearchTool,
+    ToolDeclaration,
+    WebSearchPreviewTool,
+    WebSearchTool,
+)
+from antwort.config import Config, FetchSettings
+from antwort.containers.sandboxes.port import Sandboxes
+from antwort.engine.ports import ToolContext
+from antwort.net.fetch import AddressPolicy, Fetcher, FetchLimits
+from antwort.tools.builtins.websearch.domains import AllowedDomains, allowed_domains
+from antwort.tools.builtins.websearch.engines import GuardedEngine, SearchQuery, open_engine
+from antwort.tools.builtins.websearch.extraction import PageExtractor
+from antwort.tools.builtins.websearch.pages import PageCache, PageReader
+from antwort.tools.builtins.websearch.prepared import PreparedWebSearch
+from antwort.tools.builtins.websearch.types import BUDGETS, NAME, TOOL_TYPES
+
+_NOT_CONFIGURED: Final = "off: no search engine is configured in providers.web_search.engine"
+
+
+class OpenedWebSearch(Struct, frozen=True):
+    """The provider, or None where the web search is off; and a description for the startup banner."""
+
+    provider: WebSearchProvider | None
+    description: str
+
+
+class WebSearchProvider:
+    """`FunctionProvider` of the web search."""
+
+    name = NAME
+    tools = TOOL_TYPES
+
+    def __init__(self, engine: GuardedEngine, reader: PageReader, cache: PageCache) -> None:
+        self._engine = engine
+        self._reader = reader
+        self._cache = cache
+
+    def routes(self) -> Sequence[Any]:
+        return ()
+
+    def metrics(self) -> Sequence[Any]:
+        """None: the calls are spans, and the responses have `tool_usage`."""
+        return ()
+
+    async def aclose(self) -> None:
+        await self._engine.aclose()
+        await self._cache.aclose()
+
+    async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> PreparedWebSearch:
+        assert isinstance(  # noqa: S101 - the only types in `tools`
+            tool, (WebSearchTool, DatedWebSearchTool, WebSearchPreviewTool, DatedWebSearchPreviewTool)
+        )
+        domains, is_live = AllowedDomains(), True
+        if isinstance(tool, (WebSearchTool, DatedWebSearchTool)):
+            is_live = tool.external_web_access is not False
+            if tool.filters is not None and tool.filters.allowed_domains is not None:
+                domains = allowed_domains(tool.filters.allowed_domains, f"{param}.filters.allowed_domains")
+        budget = BUDGETS[tool.search_context_size or "medium"]
+        options = SearchQuery(
+            text="",
+            max_results=budget.results,
+            max_text=budget.result_text,
+            domains=domains.domains,
+            location=tool.user_location,
+        )
+        return PreparedWebSearch(self._engine, self._reader, self._cache, context, options, budget, is_live=is_live)
+
+
+async def open_web_search(
+    config: Config, sandboxes: Sandboxes | None, environment: Mapping[str, str], state: Path
+) -> OpenedWebSearch:
+    """Open the web search of the configuration. `state` is the directory of its index and its cache."""
+    settings = config.providers.web_search
+    if settings.enabled is False:
+        return OpenedWebSearch(None, "off, as the configuration says")
+    if settings.engine is None:
+        return OpenedWebSearch(None, _NOT_CONFIGURED)
+    extractor = None
+    if sandboxes is not None:
+        extractor = PageExtractor(sandboxes, memory_limit=config.containers.tiers[0])
+    opened = await open_engine(settings, state, environment, extractor)
+    engine = GuardedEngine(opened, name=settings.engine, wait_timeout=settings.timeout)
+    fetcher = await asyncio.to_thread(_fetcher, config.fetch)
+    cache = PageCache(state / "cache", settings.cache)
+    reader = PageReader(engine, cache, fetcher, extractor)
+    return OpenedWebSearch(WebSearchProvider(engine, reader, cache), _description(engine, settings.engine, extractor))
+
+
+def _fetcher(settings: FetchSettings) -> Fetcher:
+    limits = FetchLimits(
+        timeout=settings.timeout,
+        max_bytes=settings.max_bytes,
+        max_redirects=settings.max_redirects,
+        ports=frozenset(settings.ports),
+    )
+    return Fetcher(AddressPolicy(settings.allow_networks), limits)
+
+
+def _description(engine: GuardedEngine, name: str, extractor: PageExtractor | None) -> str:
+    if engine.is_offline:
+        html = "" if extractor is not None else "; HTML files are left out, because there is no sandbox to read them in"
+        return f"saved pages of a folder, without network{html}"
+    if extractor is None:
+        return f"{name}; pages are not opened, because there is no sandbox to read them in"
+    return f"{name}; pages are read in sandboxes"

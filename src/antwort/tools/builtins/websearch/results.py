@@ -1,0 +1,81 @@
+"""Results of the web search: the text that the model reads, and the results of the item. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+
+from antwort.tools.builtins.websearch.sources import Source
+
+_WORD_RE: Final = re.compile(r"\w{2,}")
+_MAX_EXCERPT_WORDS: Final = 32
+_MAX_FOUND: Final = 12
+_FOUND_CONTEXT: Final = 250
+NOTHING_FOUND: Final = "Nothing was found. Try other or fewer words."
+
+
+class ShownResult(Struct, frozen=True):
+    """A source, and the text of it that the model reads."""
+
+    source: Source
+    text: str
+
+    def as_item(self) -> dict[str, Any]:
+        """A result of the item; requests may `include` them."""
+        return {"index": self.source.number, "title": self.source.title, "url": self.source.url, "text": self.text}
+
+
+def search_text(results: Sequence[ShownResult], problems: Sequence[str]) -> str:
+    """What the model reads of a search."""
+    shown = [_shown(result.source, result.text) for result in results]
+    return "\n\n".join([*(shown or [NOTHING_FOUND]), *(f"({problem})" for problem in problems)])
+
+
+def page_text(source: Source, text: str, part: int, size: int) -> tuple[str, str]:
+    """A part of a page: what the model reads, and the text of the page in it."""
+    parts = max(1, -(-len(text) // size))
+    part = min(part, parts)
+    shown = text[(part - 1) * size : part * size]
+    more = f"\n(part {part} of {parts}; open_page with part {part + 1} continues)" if part < parts else ""
+    if part == parts > 1:
+        more = f"\n(part {part} of {parts}, the last)"
+    return _shown(source, shown or "(the page has no text)") + more, shown
+
+
+def found_text(source: Source, text: str, pattern: str) -> tuple[str, str]:
+    """The places of a page that contain a text: what the model reads, and the excerpts in it."""
+    words = [re.escape(word) for word in pattern.split()]
+    found = list(re.finditer(r"\s+".join(words), text, re.IGNORECASE)) if words else []
+    excerpts: list[str] = []
+    end = -1
+    for match in found:
+        if match.start() < end or len(excerpts) == _MAX_FOUND:
+            continue
+        start, end = max(0, match.start() - _FOUND_CONTEXT), match.end() + _FOUND_CONTEXT
+        excerpts.append(_cut(text, start, end))
+    if not excerpts:
+        return _shown(source, f"The page does not contain {pattern!r}."), ""
+    shown = "\n---\n".join(excerpts)
+    count = f"{len(found)} {'place' if len(found) == 1 else 'places'}"
+    return _shown(source, f"{count} with {pattern!r}:\n{shown}"), shown
+
+
+def excerpt(text: str, query: str, size: int) -> str:
+    """The part of a text, at most `size` characters, where the words of a query first occur."""
+    if len(text) <= size:
+        return text
+    words = [re.escape(word) for word in _WORD_RE.findall(query)[:_MAX_EXCERPT_WORDS]]
+    found = re.search("|".join(words), text, re.IGNORECASE) if words else None
+    start = max(0, min(found.start() - size // 4, len(text) - size)) if found else 0
+    return _cut(text, start, start + size - 2)
+
+
+def _cut(text: str, start: int, end: int) -> str:
+    return f"{'…' if start > 0 else ''}{text[start:end].strip()}{'…' if end < len(text) else ''}"
+
+
+def _shown(source: Source, text: str) -> str:
+    return f"[{source.number}] {source.title}\n{source.url}\n{text}".rstrip()

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from antwort.config import WebCacheSettings
+from antwort.net.fetch import AddressPolicy, Fetcher, FetchLimits
+from antwort.tools.builtins.websearch.document_index import Document
+from antwort.tools.builtins.websearch.domains import AllowedDomains
+from antwort.tools.builtins.websearch.engines import GuardedEngine, SavedPage
+from antwort.tools.builtins.websearch.extraction import ExtractionFailed, PageText
+from antwort.tools.builtins.websearch.pages import PageCache, PageReader, PageUnavailable
+
+pytestmark = pytest.mark.anyio
+
+
+class FakeTime:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class NoPages:
+    """An engine without pages of its own."""
+
+    is_offline = False
+
+    async def search(self, query):
+        return []
+
+    async def page(self, url) -> SavedPage | None:
+        return None
+
+    async def aclose(self):
+        pass
+
+
+class OwnPages(NoPages):
+    """An engine with one page."""
+
+    is_offline = True
+
+    async def page(self, url):
+        return SavedPage(url, "Own", "own text") if url == "https://own.example/" else None
+
+
+class FakeExtractor:
+    """Takes the body as the text."""
+
+    async def extract(self, tenant, page):
+        if b"Tea prices" not in page.body:
+            raise ExtractionFailed("The page could not be read: its parser ended with 'error'.")
+        return PageText("", page.body.decode())
+
+
+def page(name: str, text: str = "tea") -> Document:
+    return Document(f"https://{name}.example/", name, text)
+
+
+@pytest.fixture
+async def cache(tmp_path):
+    clock = FakeTime()
+    opened: Any = PageCache(tmp_path / "cache", WebCacheSettings(max_bytes=10_000, max_age=100, fresh_for=10), clock)
+    opened.clock = clock
+    yield opened
+    await opened.aclose()
+
+
+async def search(cache, tenant: str, text: str = "tea"):
+    return [one.title for one in await cache.search(tenant, text, limit=9, max_text=50, domains=())]
+
+
+async def test_each_tenant_has_a_cache_of_its_own(cache, tmp_path):
+    await cache.put("a", [page("x")])
+
+    assert await search(cache, "a") == ["x"]
+    assert await search(cache, "b") == []
+    assert await cache.get("b", "https://x.example/") is None
+    assert await cache.get("../a", "https://x.example/") is None
+    names = {path.name for path in (tmp_path / "cache").glob("*.db")}
+    assert len(names) == 3
+    assert all(len(name) == 35 for name in names)
+
+
+async def test_pages_expire_and_their_size_is_bounded(cache):
+    await cache.put("a", [page("old", "tea " * 1000)])
+    cache.clock.now += 50
+    await cache.put("a", [page("new", "tea " * 1000), page("newer", "tea " * 1000)])
+
+    assert sorted(await search(cache, "a")) == ["new", "newer"]
+    assert await cache.get("a", "https://new.example/#x") is not None
+    cache.clock.now += 60
+    assert await cache.get("a", "https://new.example/", max_age=10) is None
+    assert await cache.get("a", "https://new.example/") is not None
+    cache.clock.now += 41
+    assert await cache.get("a", "https://new.example/") is None
+    assert await search(cache, "a") == []
+
+
+async def test_many_tenants_do_not_keep_many_files_open(cache):
+    for tenant in map(str, range(40)):
+        await cache.put(tenant, [page("x")])
+
+    assert len(cache._open) == 32
+    assert await search(cache, "0") == ["x"]
+
+
+async def test_a_cache_that_cannot_be_written_fails_no_call(tmp_path, caplog):
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    cache = PageCache(tmp_path / "file", WebCacheSettings())
+    await cache.put("a", [page("x")])
+
+    assert await cache.get("a", "https://x.example/") is None
+    assert await search(cache, "a") == []
+    assert "cannot be used" in caplog.text
+
+
+def reader(cache, site, engine=None, extractor: Any = None) -> PageReader:
+    fetcher = Fetcher(AddressPolicy(["127.0.0.1"]), FetchLimits(ports=[site.port]))
+    guarded = GuardedEngine(NoPages() if engine is None else engine, name="fake")
+    return PageReader(guarded, cache, fetcher, FakeExtractor() if extractor is None else extractor)  # pyright: ignore[reportArgumentType] - a fake
+
+
+async def read(opened: PageReader, url: str, **options: Any):
+    given = {"domains": AllowedDomains(), "is_live": True, "is_stored": True, **options}
+    return await opened.read("a", url, **given)
+
+
+async def test_a_page_is_fetched_once_while_it_is_fresh(cache, site):
+    opened = reader(cache, site)
+    before = len(site.paths)
+    first = await read(opened, f"{site.url}/redirect?to=/tea")
+    second = await read(opened, f"{site.url}/tea")
+
+    assert (first.url, first.title) == (f"{site.url}/tea", "127.0.0.1")
+    assert second.text == first.text
+    assert len(site.paths) == before + 2
+    cache.clock.now += 11
+    await read(opened, f"{site.url}/tea")
+    assert len(site.paths) == before + 3
+
+
+async def test_pages_of_the_engine_are_not_fetched(cache, site):
+    opened = reader(cache, site, OwnPages())
+    before = len(site.paths)
+
+    assert (await read(opened, "https://own.example#x")).text == "own text"
+    with pytest.raises(PageUnavailable, match="not among the saved pages"):
+        await read(opened, f"{site.url}/tea")
+    assert len(site.paths) == before
+    assert opened.opens_pages
+
+
+@pytest.mark.parametrize(
+    "path, options, message",
+    [
+        ("/nothing", {}, "status 404"),
+        ("/untyped", {}, "its parser ended with 'error'"),
+        ("/tea", {"domains": AllowedDomains(("tea.example",))}, "only pages of these domains are allowed: tea.example"),
+        ("/tea", {"is_live": False}, "was not retrieved earlier"),
+        ("/a b", {}, "spaces or control"),
+    ],
+)
+async def test_a_page_that_cannot_be_opened_says_why(cache, site, path, options, message):
+    with pytest.raises(PageUnavailable, match=message):
+        await read(reader(cache, site), f"{site.url}{path}", **options)
+
+
+async def test_what_is_not_stored_is_not_cached(cache, site):
+    opened = reader(cache, site)
+    await read(opened, f"{site.url}/gzip", is_stored=False)
+
+    with pytest.raises(PageUnavailable, match="was not retrieved earlier"):
+        await read(opened, f"{site.url}/gzip", is_live=False)
+    await read(opened, f"{site.url}/gzip")
+    assert "Tea prices" in (await read(opened, f"{site.url}/gzip", is_live=False)).text
+
+
+async def test_without_an_extractor_no_page_can_be_opened(cache, site):
+    guarded = GuardedEngine(NoPages(), name="fake")
+    opened = PageReader(guarded, cache, Fetcher(), None)
+
+    assert not opened.opens_pages
+    with pytest.raises(PageUnavailable, match="cannot be opened on this server"):
+        await read(opened, f"{site.url}/tea")
