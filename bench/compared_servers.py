@@ -89,26 +89,33 @@ class ComparedServers:
 
     @contextlib.contextmanager
     def start_antwort(self, *, code: bool = False) -> Iterator[dict[str, Endpoint]]:
-        """Start `antwort serve` with a new database; with `code`, also with the sandbox of this machine."""
-        with tempfile.TemporaryDirectory(dir=self.folder) as name:
-            folder = Path(name)
-            keys = folder / "keys.json"
-            make = [sys.executable, "-m", "antwort", "keys", "--file", str(keys), "create", "bench"]
-            key = subprocess.run(make, env=ENVIRONMENT, check=True, capture_output=True, text=True).stdout.strip()
-            config = folder / "antwort.yaml"
-            settings = self._antwort_config(folder, keys) | {"providers": {"code_interpreter": {"enabled": code}}}
-            config.write_text(json.dumps(settings), encoding="utf-8")  # JSON is YAML
-            command = [sys.executable, "-m", "antwort", "serve", "--config", config, "--port", "{port}"]
-            with serving(command, ready="/readyz", log=folder / "antwort.log") as server:
-                stateless = Endpoint(server, key, "/v1/responses", {"input": INPUT, "store": False})
-                stored = Endpoint(server, key, "/v1/responses", {"input": INPUT, "store": True})
-                with_code = Endpoint(server, key, "/v1/responses", {"input": INPUT, "tools": [CODE_INTERPRETER]})
-                yield {"stateless": stateless, "stored": stored, "code": with_code}
+        """Start `antwort serve` with a new SQLite database; with `code`, also with the sandbox of this machine."""
+        with (
+            tempfile.TemporaryDirectory(dir=self.folder) as name,
+            self.start_replica(Path(name), f"sqlite:///{name}/antwort.db", code=code) as endpoints,
+        ):
+            yield endpoints
 
-    def _antwort_config(self, folder: Path, keys: Path) -> dict[str, Any]:
+    @contextlib.contextmanager
+    def start_replica(
+        self, folder: Path, store_url: str, name: str = "antwort", *, code: bool = False
+    ) -> Iterator[dict[str, Endpoint]]:
+        """Start `antwort serve` on a database. All replicas of a folder have its API key, sealing keys and blobs."""
+        config = folder / f"{name}.yaml"
+        settings = self._antwort_config(folder, store_url) | {"providers": {"code_interpreter": {"enabled": code}}}
+        config.write_text(json.dumps(settings), encoding="utf-8")  # JSON is YAML
+        key = _api_key(folder)
+        command = [sys.executable, "-m", "antwort", "serve", "--config", config, "--port", "{port}"]
+        with serving(command, ready="/readyz", log=folder / f"{name}.log") as server:
+            stateless = Endpoint(server, key, "/v1/responses", {"input": INPUT, "store": False})
+            stored = Endpoint(server, key, "/v1/responses", {"input": INPUT, "store": True})
+            with_code = Endpoint(server, key, "/v1/responses", {"input": INPUT, "tools": [CODE_INTERPRETER]})
+            yield {"stateless": stateless, "stored": stored, "code": with_code}
+
+    def _antwort_config(self, folder: Path, store_url: str) -> dict[str, Any]:
         models = {model: {"kind": "chat_completions", "base_url": self.upstream, "model": model} for model in MODELS}
-        storage = {"url": f"sqlite:///{folder}/antwort.db", "blobs": f"{folder}/blobs"}
-        return {"models": models, "storage": storage, "auth": {"keys_file": str(keys)}}
+        storage = {"url": store_url, "blobs": f"{folder}/blobs"}
+        return {"models": models, "storage": storage, "auth": {"keys_file": f"{folder}/keys.json"}}
 
     @contextlib.contextmanager
     def start_litellm(self, sandboxes: str | None = None) -> Iterator[dict[str, Endpoint]]:
@@ -169,6 +176,15 @@ class ComparedServers:
                 for model in MODELS
             ],
         }
+
+
+def _api_key(folder: Path) -> str:
+    """The API key of a folder; created by the first call."""
+    file = folder / "api-key"
+    if not file.exists():
+        make = [sys.executable, "-m", "antwort", "keys", "--file", str(folder / "keys.json"), "create", "bench"]
+        file.write_text(subprocess.run(make, env=ENVIRONMENT, check=True, capture_output=True, text=True).stdout)
+    return file.read_text().strip()
 
 
 @contextlib.contextmanager

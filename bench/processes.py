@@ -55,6 +55,11 @@ class ServerProcess:
         return descendants(self.pid)  # includes the process itself
 
 
+def cpu_seconds_by_pid(pid: int) -> dict[int, float]:
+    """CPU time so far of a process and each of its child processes."""
+    return {one: _cpu_seconds(one) for one in descendants(pid)}
+
+
 def _cpu_seconds(pid: int) -> float:
     """Reads the CPU clock of the process, in nanoseconds; /proc/PID/stat has only hundredths of a second."""
     try:

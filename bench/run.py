@@ -19,12 +19,15 @@ import code_calls
 import compaction
 import events
 import imports
+import kubernetes
+import postgres
 import rendering
 import sandbox
 import server
 import storage
 import table
 import tool_calls
+import web_search
 import workspaces
 from measurements import Suite
 
@@ -37,7 +40,10 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "sandbox": sandbox.suite,
     "storage": storage.suite,
     "server": server.suite,
+    "postgres": postgres.suite,
     "code": code_calls.suite,
+    "kubernetes": kubernetes.suite,
+    "web-search": web_search.suite,
     "compaction": compaction.suite,
     "workspaces": workspaces.suite,
 }
