@@ -20,8 +20,8 @@ MODEL = "scripted"
 
 
 @contextmanager
-def model_or_script(*answers: dict[str, Any]) -> Iterator[str]:
-    """The name of the model; its base URL is in the environment."""
+def model_or_script(*answers: dict[str, Any], providers: dict[str, Any] | None = None) -> Iterator[str]:
+    """The name of the model; its base URL is in the environment. `providers` is that section of the configuration."""
     if "OPENAI_MODEL" in os.environ:
         yield os.environ["OPENAI_MODEL"]
         return
@@ -29,7 +29,7 @@ def model_or_script(*answers: dict[str, Any]) -> Iterator[str]:
     environment = dict(os.environ)
     with (
         tempfile.TemporaryDirectory(prefix="antwort-example-") as folder,
-        _scripted_server(Path(folder), answers) as url,
+        _scripted_server(Path(folder), answers, providers or {}) as url,
     ):
         os.environ.update(OPENAI_BASE_URL=url, OPENAI_API_KEY="none")
         try:
@@ -54,10 +54,11 @@ ECHO_LAST_OUTPUT = {"reply": [{"text": "<<output>>"}]}
 
 
 @contextmanager
-def _scripted_server(folder: Path, answers: tuple[dict[str, Any], ...]) -> Iterator[str]:
+def _scripted_server(folder: Path, answers: tuple[dict[str, Any], ...], providers: dict[str, Any]) -> Iterator[str]:
     (folder / "script.yaml").write_text(json.dumps({"answers": answers}), encoding="utf-8")
     model = {"kind": "scripted", "script": "script.yaml"}
-    with antwort_server(folder, {"models": {MODEL: model}, "log": {"level": "error"}}) as url:
+    config = {"models": {MODEL: model}, "providers": providers, "log": {"level": "error"}}
+    with antwort_server(folder, config) as url:
         yield url
 
 
