@@ -9,6 +9,10 @@ CLIENTS_VENV ?= .venv-clients
 MODEL ?= qwen2.5-coder-1.5b
 PORT ?= 8080
 
+# For `make test-replicas`: how long the load lasts, and how often a replica is killed, in seconds.
+SECONDS ?= 300
+KILL_EVERY ?= 30
+
 # Recipes name the virtual environment, so an active one has no effect.
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.installed
@@ -26,7 +30,7 @@ NPM = PATH="$(abspath $(CLIENTS_VENV))/bin:$$PATH" npm --ignore-scripts --no-aud
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup demo serve model eval test test-all test-attacks test-clients test-faults test-install test-long test-model test-openai test-sandbox check static suite bench lock clean
+.PHONY: help setup demo serve model eval test test-all test-attacks test-clients test-faults test-images test-install test-kubernetes test-long test-model test-openai test-replicas test-sandbox check static suite bench lock clean
 
 help: ## List the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -40,7 +44,7 @@ serve: model ## Start the server on loopback with the embedded model, and print 
 model: $(READY) ## Download the weights of the embedded model, 1.1 GB, unless they are cached (MODEL=… for another model)
 	@$(VENV)/bin/antwort model pull $(MODEL)
 
-test: static suite ## Run all checks and tests; separate: test-attacks, test-clients, test-faults, test-install, test-long, test-model, test-openai, test-all
+test: static suite ## Run all checks and tests; separate: test-attacks, test-clients, test-faults, test-images, test-install, test-kubernetes, test-long, test-model, test-openai, test-replicas, test-all
 
 test-sandbox: $(READY) ## Run all sandbox tests, with the attack tests (minutes)
 	$(RUN) -m pytest -q -n 2 --dist loadfile tests/antwort/sandbox
@@ -55,10 +59,23 @@ test-faults: $(READY) ## Run the crash test: kill the server 50 times, check tha
 	KILLS=50 $(RUN) -m pytest -q tests/together/test_server_kills.py
 
 test-long: $(READY) ## Run the long tests: generated requests for the whole API, a hundred responses with code, agents of 200 turns
-	$(RUN) -m pytest -q -n 2 --dist loadfile -m long tests/together
+	$(RUN) -m pytest -q -n 2 --dist loadfile -m "long and not kubernetes" tests/together
+
+test-images: $(READY) ## Build the container images with buildah, and run them as in a pod (minutes; root on Debian)
+	@command -v buildah >/dev/null && command -v debootstrap >/dev/null || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y buildah debootstrap; } >/dev/null || true
+	$(RUN) -m pytest -q -m images tests/deploy
+
+test-replicas: $(READY) ## Run the load test of two replicas on Postgres, one of them killed every 30 s (SECONDS=300, KILL_EVERY=30)
+	REPLICAS_SECONDS=$(SECONDS) REPLICAS_KILL_EVERY=$(KILL_EVERY) $(RUN) -m pytest -q -s -m replicas tests/together/test_replica_load.py
 
 test-install: $(READY) ## Install the wheel with each extra into empty environments, and use it (minutes; needs a package index)
-	$(RUN) -m pytest -q -n 2 -m install tests/together/test_install.py
+	$(RUN) -m pytest -q -n 2 -m install tests/together/test_install.py tests/deploy
+
+test-kubernetes: $(READY) ## Run the tests of claimed pods on a Kubernetes API server: that of ANTWORT_TEST_KUBECONFIG, else one with etcd (minutes)
+	@[ -n "$$ANTWORT_TEST_KUBECONFIG" ] || command -v etcd >/dev/null || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y etcd-server; } >/dev/null || true
+	$(RUN) -m pytest -q -n 2 --dist loadfile -m kubernetes tests/antwort/tools/builtins/codeinterpreter/kubernetes tests/together tests/deploy
 
 test-model: $(READY) ## Run the tests that need the embedded model: examples, ten tasks, crash of llama.cpp (minutes)
 	$(VENV)/bin/antwort model pull
@@ -85,7 +102,7 @@ static: $(READY)
 	$(RUN) scripts/dead_code.py $(CODE)
 
 suite: $(READY)
-	$(RUN) -m pytest -q -n 2 --dist loadfile -m "not model and not install and not long" --ignore tests/antwort/sandbox/attacks --ignore tests/clients $(PYTEST_ARGS)
+	$(RUN) -m pytest -q -n 2 --dist loadfile -m "not model and not install and not kubernetes and not images and not long and not replicas" --ignore tests/antwort/sandbox/attacks --ignore tests/clients $(PYTEST_ARGS)
 
 eval: $(READY) ## Run forty small tasks with a model and check its answers (MODEL=… for another model; minutes)
 	@$(RUN) bench/evaluate.py --model "$(MODEL)" $(EVAL_ARGS)
@@ -98,6 +115,9 @@ setup: $(READY) ## Create .venv and install the locked dependencies (other targe
 lock: $(READY) ## Compile requirements/*.lock from pyproject.toml and requirements/*.in (UPGRADE=1 takes the newest versions)
 	$(COMPILE) --output-file requirements/uv.lock requirements/uv.in
 	$(COMPILE) --output-file requirements/dev.lock --constraints requirements/uv.lock --extra dev pyproject.toml
+	$(COMPILE) --output-file requirements/build.lock --constraints requirements/dev.lock requirements/build.in
+	$(COMPILE) --output-file requirements/server.lock --constraints requirements/dev.lock --extra kubernetes --extra objectstore --extra postgres --extra server pyproject.toml
+	$(COMPILE) --output-file requirements/sandbox.lock --constraints requirements/dev.lock --extra sandbox pyproject.toml
 	$(COMPILE) --output-file requirements/bench.lock requirements/bench.in
 	$(COMPILE) --output-file requirements/litellm.lock requirements/litellm.in
 	$(COMPILE) --output-file requirements/clients.lock requirements/clients.in

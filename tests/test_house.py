@@ -32,7 +32,7 @@ MAX_FILE_LINES = 700
 MAX_FUNCTION_LINES = 100
 MAX_MODULES_IN_FOLDER = 14
 GENERIC_NAMES = {"common", "helper", "helpers", "misc", "shared", "util", "utils"}
-TEST_FOLDERS_WITHOUT_SOURCE = {"attacks", "clients", "conformance", "together", "wire"}
+TEST_FOLDERS_WITHOUT_SOURCE = {"attacks", "clients", "conformance", "deploy", "together", "wire"}
 
 PROGRAMS = [path for folder in ("bench", "examples", "scripts") for path in sorted((ROOT / folder).rglob("*.py"))]
 SOURCE_FILES = sorted(SOURCE.rglob("*.py"))

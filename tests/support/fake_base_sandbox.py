@@ -13,11 +13,30 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+NEEDS_A_SESSION = {
+    "test_output_is_streamed_and_the_last_value_is_echoed",
+    "test_output_arrives_while_the_code_runs",
+    "test_variables_persist",
+    "test_a_timeout_interrupts_the_code_and_keeps_variables",
+    "test_a_run_can_be_interrupted",
+    "test_out_of_memory_ends_the_sandbox_with_status_oom",
+    "test_an_interpreter_that_exits_is_lost",
+    "test_figures_are_png_images",
+    "test_long_output_is_truncated",
+    "test_five_megabytes_of_code",
+    "test_files_are_written_listed_read_and_deleted",
+    "test_a_rewritten_file_has_another_modification_time",
+    "test_sandboxes_are_isolated",
+    "test_five_sandboxes_at_once",
+    "test_an_unknown_memory_limit_is_refused",
+}
+"""Tests of `SandboxesConformance` for what the base protocol lacks: variables, echo, live output, /mnt/data, tiers."""
 
 
 class FakeBaseSandbox:
@@ -30,6 +49,8 @@ class FakeBaseSandbox:
         self.busy = 0
         self.produces: dict[str, bytes] = {}
         """Files that every run produces, whatever its code does."""
+        self.on_execute: Callable[[], None] | None = None
+        """Called instead of every run, whose connection is then closed without a reply."""
 
     def execute(self, body: dict[str, Any]) -> dict[str, Any]:
         if any("nothing" in name for name in body.get("requirements", ())):
@@ -69,7 +90,7 @@ class FakeBaseSandbox:
 
 
 @contextmanager
-def base_sandbox() -> Iterator[FakeBaseSandbox]:
+def base_sandbox(address: tuple[str, int] = ("127.0.0.1", 0)) -> Iterator[FakeBaseSandbox]:
     """A running server."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -86,6 +107,8 @@ def base_sandbox() -> Iterator[FakeBaseSandbox]:
             elif sandbox.busy:
                 sandbox.busy -= 1
                 self._reply(429, {"error": "at capacity (4/3 concurrent executions)"}, {"retry-after": "0.1"})
+            elif sandbox.on_execute is not None:
+                sandbox.on_execute()
             else:
                 sandbox.requests.append(body)
                 self._reply(200, sandbox.execute(body))
@@ -96,13 +119,14 @@ def base_sandbox() -> Iterator[FakeBaseSandbox]:
             for name, value in {"content-length": str(len(data)), **(headers or {})}.items():
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(data)
+            with suppress(ConnectionError):  # the client was killed
+                self.wfile.write(data)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by http.server
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        sandbox = FakeBaseSandbox(f"http://127.0.0.1:{server.server_address[1]}")
+    with ThreadingHTTPServer(address, Handler) as server:
+        sandbox = FakeBaseSandbox(f"http://{address[0]}:{server.server_address[1]}")
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:

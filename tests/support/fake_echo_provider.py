@@ -28,13 +28,17 @@ from antwort.engine.ports import (
     HostedCall,
     PreparedTool,
     Progress,
+    TextAnnotator,
     ToolContext,
     ToolDone,
+    WholeTextAnnotator,
 )
 from antwort.http.server import run
 from antwort.telemetry import configure_logging
 
 CITED = "[1]"
+RUNS = "echo_runs"
+"""A file in the directory of the server: the queries that begin with `log`, one line for each run."""
 
 
 class RealEchoCall(EchoCall):
@@ -47,6 +51,8 @@ class RealEchoCall(EchoCall):
     async def run(self) -> AsyncIterator[Progress | ToolDone]:
         self._query = str(json.loads(self._arguments or "{}").get("query", ""))
         yield Progress("response.file_search_call.searching")
+        if self._query.startswith("log "):
+            _log_run(self._query)
         match self._query:
             case "raise":
                 raise RuntimeError("a secret of the tool's")
@@ -84,18 +90,23 @@ class PreparedEcho:
     async def open(self, name: str, call_id: str) -> HostedCall:
         if "vs_broken" in self._tool.vector_store_ids:
             raise RuntimeError("a secret of the provider's")
+        if self._calls and "vs_one_call" in self._tool.vector_store_ids:
+            await asyncio.sleep(600)
         self._calls.append(RealEchoCall())
         return self._calls[-1]
 
-    def annotate(self, text: str) -> Sequence[Annotation]:
-        return [annotation for call in self._calls for annotation in call.cited(text)]
+    def annotator(self) -> TextAnnotator:
+        return WholeTextAnnotator(lambda text: [annotation for call in self._calls for annotation in call.cited(text)])
 
     def lease(self) -> AbstractContextManager[object]:
         return nullcontext()
 
 
 class EchoProvider:
-    """Runs `file_search`. A store called `vs_broken` cannot be opened, one called `vs_unprepared` not be prepared."""
+    """Runs `file_search`. A store called `vs_broken` cannot be opened, one called `vs_unprepared` not be prepared.
+
+    With one called `vs_one_call` the second call of a process does not begin.
+    """
 
     tools: Sequence[str] = ("file_search",)
 
@@ -121,6 +132,11 @@ class EchoProvider:
 
     async def aclose(self) -> None:
         pass
+
+
+def _log_run(query: str) -> None:
+    with Path(RUNS).open("a", encoding="utf-8") as runs:
+        runs.write(f"{query}\n")
 
 
 def main() -> None:

@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 from fake_responses_api import FakeResponsesApi, error, load, message, response
-from fixtures_server import run_server
+from fixtures_web_search import call as web
+from fixtures_web_search import search, web_search_server
 
 from weakincentives.adapters.openai import OpenAIAdapter, OpenAIClientConfig
 
 VERDICT = '{"summary": "done", "score": 3}'
+PRICES = '{"summary": "as <<find /http:\\S+tea\\b/>> says", "score": 3}'
 VERDICTS = '{"items": [{"summary": "one", "score": 1}, {"summary": "two", "score": 2}]}'
 
 
@@ -44,6 +46,12 @@ SCRIPT = {
         {"when": {"text": "python tool", "turn": 4}, "reply": [{"text": '{"summary": "see answer.txt", "score": 3}'}]},
         {"when": {"text": "by zero", "turn": 1}, "reply": [python("1 / 0")]},
         {"when": {"text": "by zero", "turn": 2}, "reply": [{"text": VERDICT}]},
+        {"when": {"text": "price of tea", "turn": 1}, "reply": [search("tea prices", "price of tea")]},
+        {"when": {"text": "price of tea", "turn": 2}, "reply": [web("open_page", url="[1]")]},
+        {"when": {"text": "price of tea", "turn": 3}, "reply": [web("find_in_page", url="[1]", pattern="oolong")]},
+        {"when": {"text": "price of tea", "turn": 4}, "reply": [{"text": PRICES}]},
+        {"when": {"text": "search the web", "turn": 1}, "reply": [search("forbidden")]},
+        {"when": {"text": "search the web", "turn": 2}, "reply": [{"text": VERDICT}]},
         {"when": {"text": "greet"}, "reply": [{"text": "Hello."}]},
         {
             "when": {"text": "look up", "turn": 1, "tool": "look_up"},
@@ -110,8 +118,6 @@ NOT_SUPPORTED = "antwort does not run this tool yet"
 UNSUPPORTED_TOOLS: tuple[str, ...] = (
     "file_search",
     "file_search_failure",
-    "web_search",
-    "web_search_failure",
     "shell_hosted",
     "shell_local",
     "apply_patch",
@@ -181,5 +187,5 @@ def antwort_backend(directory: Path) -> Iterator[AntwortBackend]:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "scenarios.yaml").write_text(json.dumps(SCRIPT), encoding="utf-8")
     models = {"scripted": {"kind": "scripted", "script": "scenarios.yaml"}, "default_for_unknown": False}
-    with run_server(directory, {"models": models, "providers": {"code_interpreter": {"enabled": True}}}) as server:
-        yield AntwortBackend(server.url)
+    with web_search_server(directory, models=models) as env:
+        yield AntwortBackend(env.server.url)

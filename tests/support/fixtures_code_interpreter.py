@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 from fixtures_sandbox_server import sandbox_server
 from fixtures_server import Server, run_server
 
 AUTO = {"type": "code_interpreter", "container": {"type": "auto"}}
 OUTPUTS = ["code_interpreter_call.outputs"]
-BACKENDS = ["local", "sandbox_url"]
+BACKENDS = ["local", "sandbox_url", pytest.param("claims", marks=pytest.mark.kubernetes)]
+"""`claims`: with `make test-kubernetes`."""
 
 CHART = """\
 import pandas as pd, matplotlib.pyplot as plt
@@ -70,9 +72,11 @@ def code_server(
     directory: Path,
     settings: dict[str, Any] | None = None,
     script: dict[str, Any] | None = None,
+    web_search: dict[str, Any] | None = None,
     **config: Any,
 ) -> Iterator[Server]:
     """A server with this sandbox backend. `settings` are those of the code interpreter."""
+    config["web_search"] = web_search or {}
     scratch = directory / "scratch"
     scratch.mkdir(parents=True)
     environment = {"TMPDIR": str(scratch)}
@@ -80,6 +84,10 @@ def code_server(
         with run_server(
             directory, _config(settings, config), environment=environment, script=script or SCRIPT
         ) as server:
+            yield server
+        return
+    if backend == "claims":
+        with _claiming_server(directory, settings, script or SCRIPT, config, environment) as server:
             yield server
         return
     (directory / "elsewhere").mkdir()
@@ -91,8 +99,29 @@ def code_server(
             yield server
 
 
+@contextmanager
+def _claiming_server(
+    directory: Path,
+    settings: dict[str, Any] | None,
+    script: dict[str, Any],
+    config: dict[str, Any],
+    environment: dict[str, str],
+) -> Iterator[Server]:
+    from fixtures_claims import claim_cluster  # noqa: PLC0415 - needs the extra `kubernetes`
+
+    with claim_cluster(directory / "cluster") as cluster:
+        given = {**cluster.settings("python"), **(settings or {})}
+        with run_server(directory, _config(given, config), environment=environment, script=script) as server:
+            server.cluster = cluster
+            server.timeout = 120.0  # many pods at once start slowly
+            yield server
+        cluster.wait_until_empty()
+
+
 def _config(settings: dict[str, Any] | None, config: dict[str, Any]) -> dict[str, Any]:
-    return {"providers": {"code_interpreter": {"enabled": True, **(settings or {})}}, **config}
+    web_search = config.pop("web_search")
+    providers = {"code_interpreter": {"enabled": True, **(settings or {})}, "web_search": web_search}
+    return {"providers": providers, **config}
 
 
 def calls_of(response: Any) -> list[Any]:
@@ -139,9 +168,11 @@ def descendants(pid: int) -> list[int]:
 
 
 def sandbox_pid(server: Server) -> int:
-    """The pid of the sandbox server."""
+    """The pid of the sandbox server; with claims, that of the newest pod."""
     if server.sandbox is not None:
         return server.sandbox.process.pid
+    if server.cluster is not None:
+        return server.cluster.newest_pod().process.pid
     (child,) = [pid for pid in descendants(server.process.pid) if _parent(pid) == server.process.pid]
     return child
 

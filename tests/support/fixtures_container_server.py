@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sqlite3
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
-from fixtures_code_interpreter import code_server, sandbox_pid
+from fixtures_code_interpreter import code_server, descendants, sandbox_pid
 from fixtures_sandbox_server import SandboxProcess
 from fixtures_server import Server
 
@@ -22,18 +23,43 @@ class ContainerServer:
     def __init__(self, server: Server) -> None:
         self.server = server
 
+    def metrics(self) -> dict[str, float]:
+        """The metrics, by name and labels; of replicas, their sums."""
+        samples: dict[str, float] = defaultdict(float)
+        for server in getattr(self.server, "servers", [self.server]):
+            page = httpx2.get(f"{server.url}/metrics", headers=self._headers("owner"), trust_env=False).text
+            for line in page.splitlines():
+                name, _, value = line.rpartition(" ")
+                if not line.startswith("#"):
+                    samples[name] += float(value)
+        return samples
+
     @property
     def sandbox(self) -> SandboxProcess | None:
         """The sandbox server, where it runs elsewhere."""
         return self.server.sandbox
 
+    @property
+    def has_local_sandboxes(self) -> bool:
+        """Whether the sandboxes are processes of the server."""
+        return self.server.sandbox is None and self.server.cluster is None
+
     def http(self, key: str = "owner") -> httpx2.Client:
         """Plain HTTP with a key."""
-        return self.server.http(headers={"authorization": f"Bearer {self.server.keys[key]}"})
+        return self.server.http(headers=self._headers(key))
+
+    def _headers(self, key: str) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.server.keys[key]}"}
 
     def sandbox_pid(self) -> int:
         """The process of the sandbox server, wherever it runs."""
         return sandbox_pid(self.server)
+
+    def sandbox_processes(self) -> int:
+        """The number of processes of the sandbox server; with claims, of all pods."""
+        if self.server.cluster is not None:
+            return len(self.server.cluster.pods())
+        return len(descendants(self.sandbox_pid()))
 
     def files(self) -> set[str]:
         """The files in the server's directory."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection
 from contextlib import aclosing, asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from antwort.config import CodeInterpreterSettings, ContainersSettings
 from antwort.containers import Containers, ContainerSpec
 from antwort.containers.sandboxes.port import ExecutionResult, Sandbox, Sandboxes
+from antwort.engine.replicas.membership import OnlyReplica
 from antwort.engine.stores import (
     FileRecord,
     Owner,
@@ -36,6 +38,8 @@ class SharedSandboxes:
     def __init__(self, sandboxes: Sandboxes) -> None:
         self._sandboxes = sandboxes
         self.held: list[Sandbox] = []
+        self.swept: list[set[str]] = []
+        self.sweep_fault: Exception | None = None
         self.open = asyncio.Event()
         self.open.set()
         self.acquiring = asyncio.Event()
@@ -57,6 +61,12 @@ class SharedSandboxes:
         async with self._changed:
             self._changed.notify_all()
         await self._sandboxes.release(sandbox)
+
+    async def sweep(self, ended: Collection[str]) -> None:
+        self.swept.append(set(ended))
+        if self.sweep_fault is not None:
+            raise self.sweep_fault
+        await self._sandboxes.sweep(ended)
 
     async def all_released(self) -> None:
         """Wait until no sandbox is held."""
@@ -80,6 +90,7 @@ class ContainerEnv:
         self.store = store
         self.now = 1_000_000.0
         self.metrics = Metrics()
+        self._numbers = count(1)
         self.containers = self.restart()
 
     def restart(self, interpreter: CodeInterpreterSettings | None = None, **settings: Any) -> Containers:
@@ -90,7 +101,8 @@ class ContainerEnv:
             ContainersSettings(**settings),
             interpreter or CodeInterpreterSettings(execution_timeout=20),
             self.metrics,
-            lambda: self.now,
+            OnlyReplica(f"rep_{next(self._numbers)}"),
+            clock=lambda: self.now,
         )
 
     @classmethod

@@ -26,8 +26,11 @@ Extras = tuple[str, ...]
 
 COMBINATIONS: list[Extras] = [
     (),
+    ("kubernetes",),
     ("model",),
+    ("objectstore",),
     ("openai",),
+    ("postgres",),
     ("sandbox",),
     ("server",),
     ("testing",),
@@ -46,17 +49,24 @@ REQUIRED_EXTRAS: dict[str, Extras] = {
     "antwort.http.cli": ("server", "sandbox"),
     "antwort.models": ("server",),
     "antwort.models.embedded": ("model",),
+    "antwort.storage.objects": ("objectstore",),
+    "antwort.storage.postgres": ("postgres",),
     "antwort.net.bodies": ("server", "sandbox"),
     "antwort.net.connections": ("server", "sandbox"),
     "antwort.net.disconnect": ("server", "sandbox"),
+    "antwort.net.fetch": ("server",),
     "antwort.net.http_transport": ("server",),
     "antwort.net.tls": ("server",),
     "antwort.sandbox": ("sandbox",),
     "antwort.sealing": ("server",),
     "antwort.telemetry": ("server",),
+    "antwort.storage": ("server",),
+    "antwort.testing.blobs": ("testing",),
     "antwort.testing.sandbox_backend": ("testing",),
+    "antwort.testing.search_engine": ("server",),
     "antwort.testing.store": ("testing",),
     "antwort.tools": ("server",),
+    "antwort.tools.builtins.codeinterpreter.kubernetes": ("kubernetes",),
     "weakincentives": (),
 }
 """Packages and modules, and the extras of which any one is enough to import them. The longest prefix counts."""
@@ -84,9 +94,10 @@ def included_extras(extras: Iterable[str]) -> set[str]:
 
 
 def modules() -> list[str]:
-    """All modules of the distribution."""
+    """All modules of the distribution, without programs that are sent to a sandbox as text."""
     source = ROOT / "src"
     paths = [path.relative_to(source).with_suffix("") for path in source.rglob("*.py")]
+    paths = [path for path in paths if path.name != "extract_in_sandbox"]
     return sorted(".".join(path.parts).removesuffix(".__init__") for path in paths)
 
 

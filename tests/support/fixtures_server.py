@@ -14,12 +14,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 import yaml
 from fixtures_sandbox_server import SandboxProcess
 from openai import OpenAI
+
+if TYPE_CHECKING:  # it needs the extra `kubernetes`, which other installations of the tests lack
+    from fixtures_claims import ClaimCluster
 
 ROOT = Path(__file__).parents[2]
 
@@ -91,6 +94,9 @@ class Server:
         (directory / "antwort.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
         self.directory = directory
         self.sandbox: SandboxProcess | None = None
+        self.cluster: ClaimCluster | None = None
+        self.timeout = 30.0
+        """Of the clients, for one response."""
         self.keys: dict[str, str] = {}
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("ANTWORT_")},
@@ -128,11 +134,11 @@ class Server:
 
     def client(self, key: str = "none") -> Any:
         """An OpenAI SDK client. Untyped: the SDK's unions of events and items would need a cast at every step."""
-        return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=30)
+        return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=self.timeout)
 
     def http(self, **options) -> httpx2.Client:
         """An HTTP client, for requests that the SDK would not send."""
-        return httpx2.Client(base_url=self.url, timeout=30, trust_env=False, **options)
+        return httpx2.Client(base_url=self.url, timeout=self.timeout, trust_env=False, **options)
 
     def read_log(self) -> str:
         """The log so far."""

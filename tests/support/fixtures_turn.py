@@ -10,11 +10,13 @@ import msgspec
 
 from antwort.api import events as wire
 from antwort.api.events import AnyEvent, ToolProgress, kind_of
-from antwort.api.items import Annotation, Item
+from antwort.api.items import Item
 from antwort.api.requests import CreateResponse, check, decode, read_input
 from antwort.api.responses import Response, Usage, initial_response
 from antwort.api.tools import ToolDeclaration, tool_type
+from antwort.engine.checkpoint.steps import Step
 from antwort.engine.classify import check_tool_types, classify, is_hosted
+from antwort.engine.compaction.plan import CompactionPlan
 from antwort.engine.declared.tools import DeclaredTool, declare
 from antwort.engine.hosted_tools import HostedTool, HostedTools
 from antwort.engine.ports import (
@@ -26,10 +28,12 @@ from antwort.engine.ports import (
     Piece,
     PreparedTool,
     Progress,
+    TextAnnotator,
     ToolContext,
     ToolDone,
+    WholeTextAnnotator,
 )
-from antwort.engine.turn import Ask, CompactionPlan, Count, Emit, NextPiece, Open, Run, TurnLoop
+from antwort.engine.turn import Ask, Count, Emit, NextPiece, Open, Run, TurnLoop
 from antwort.models.tokens import estimate_request
 
 T = TypeVar("T")
@@ -81,8 +85,8 @@ class EchoTools:
     async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> PreparedTool:
         return self
 
-    def annotate(self, text: str) -> Sequence[Annotation]:
-        return []
+    def annotator(self) -> TextAnnotator:
+        return WholeTextAnnotator()
 
     @contextmanager
     def lease(self) -> Generator[None]:
@@ -122,6 +126,11 @@ class TurnRunner:
         self.counts: list[int | ModelFault] = []
         """Results of token counts; an estimate if there are none left."""
         self.events: list[AnyEvent] = []
+        self.first_sequence = 0
+        self.transactions: list[tuple[list[AnyEvent], Step | None]] = []
+        """What a store would have, in order: events, and the step that is stored together with them."""
+        self.ran: list[str] = []
+        """The ids of the calls that were run."""
         self.tools = EchoTools()
         parsed = decode(msgspec.json.encode({"model": "m", "input": "hi", **request}), CreateResponse)
         check(parsed)
@@ -164,14 +173,21 @@ class TurnRunner:
                         result = pieces.pop(0)
                     case Open(name, call_id, tool_index, output_index):
                         result = run_now(self._hosted.open(tool_index, name, call_id, output_index))
-                    case Run(call):
-                        while not isinstance(step := run_now(call.next_step()), ToolDone):
-                            self._emit(step)
-                        result = step
-                    case Emit(events):
+                    case Run():
+                        result = self._run_call(command)
+                    case Emit(events, step):
                         self._emit(*events)
+                        if step is not None:
+                            self._store_with_last(step)
         except StopIteration as stop:
             return stop.value
+
+    def _run_call(self, command: Run) -> ToolDone:
+        self.transactions.append(([], command.step))
+        self.ran.append(command.call_id)
+        while not isinstance(step := run_now(command.call.next_step()), ToolDone):
+            self._emit(step)
+        return step
 
     def reply(self, ask: Ask) -> list[Piece | Exception]:
         """The reply to a request."""
@@ -182,8 +198,16 @@ class TurnRunner:
 
     def _emit(self, *events: AnyEvent) -> None:
         for event in events:
-            event.sequence_number = len(self.events)
+            event.sequence_number = self.first_sequence + len(self.events)
             self.events.append(event)
+            self.transactions.append(([event], None))
+
+    def _store_with_last(self, step: Step) -> None:
+        together, _ = self.transactions.pop()
+        # As the driver does: a reported end of a call is stored with its result.
+        while self.transactions and any(kind_of(one).endswith(".completed") for one in self.transactions[-1][0]):
+            together = [*self.transactions.pop()[0], *together]
+        self.transactions.append((together, step))
 
     @property
     def kinds(self) -> list[str]:
@@ -206,12 +230,17 @@ def used(output: int = 1) -> Finished:
     return Finished("stop", Usage(input_tokens=10, output_tokens=output, total_tokens=10 + output))
 
 
-def check_grammar(events: Sequence[AnyEvent]) -> None:
-    """Check the rules of every stream: order, ids, indexes, sequence numbers."""
-    assert [event.sequence_number for event in events] == list(range(len(events)))
-    assert isinstance(events[0], wire.ResponseCreated)
-    assert isinstance(events[1], wire.ResponseInProgress)
-    assert isinstance(events[-1], wire.FINAL_EVENTS)
+def check_grammar(events: Sequence[AnyEvent], *, is_continued: bool = False) -> None:
+    """Check the rules of every stream: order, ids, indexes, sequence numbers.
+
+    A continued response is in the background, and may have gaps in its sequence numbers.
+    """
+    numbers = [event.sequence_number for event in events]
+    assert numbers == (sorted(set(numbers)) if is_continued else list(range(len(events))))
+    opening = [wire.ResponseCreated, *([wire.ResponseQueued] if is_continued else []), wire.ResponseInProgress]
+    assert [type(event) for event in events if isinstance(event, tuple(opening))] == opening
+    assert [type(event) for event in events[: len(opening)]] == opening
+    assert [event for event in events if isinstance(event, wire.FINAL_EVENTS)] == [events[-1]]
     open_items: dict[int, str] = {}
     begun = 0
     for event in events:

@@ -1,4 +1,4 @@
-"""Drops the root capabilities that override file permissions, for permission tests run as root."""
+"""Rights of other users, for permission tests run as root: without its capabilities, or as another user."""
 
 from __future__ import annotations
 
@@ -28,6 +28,23 @@ def without_dac_override() -> Iterator[None]:
         yield
     finally:
         effective_capabilities(before)
+
+
+@contextmanager
+def running_as(user: int) -> Iterator[None]:
+    """Run with the rights of this user and of the group with the same number."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    group, groups = os.getegid(), os.getgroups()
+    os.setgroups([user])
+    os.setegid(user)
+    os.seteuid(user)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
+        os.setgroups(groups)
 
 
 def effective_capabilities(new=None):

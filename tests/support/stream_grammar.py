@@ -64,6 +64,9 @@ EVENTS: dict[str, EventRule] = {
         file_search_call__in_progress=("i", ""),
         file_search_call__searching=("q", ""),
         file_search_call__completed=("Q", ""),
+        web_search_call__in_progress=("w", ""),
+        web_search_call__searching=("y", ""),
+        web_search_call__completed=("Y", ""),
     ),
     **{
         name: EventRule("", frozenset(["response"]))
@@ -85,6 +88,8 @@ class ItemRule(NamedTuple):
     optional_keys: frozenset[str] = frozenset()
     statuses: frozenset[str] = frozenset(["completed", "incomplete"])
     """The statuses of the ended item."""
+    late_keys: frozenset[str] = frozenset()
+    """Keys that the item has at its end, and not when it is added."""
 
 
 def _keys(names: str) -> frozenset[str]:
@@ -120,6 +125,14 @@ ITEMS: dict[str, ItemRule] = {
         interrupted_order="Aiq?Q?D",
         statuses=_HOSTED_STATUSES,
     ),
+    "web_search_call": ItemRule(
+        "ws_",
+        _keys("id type status"),
+        "AwyYD",
+        interrupted_order="Awy?Y?D",
+        statuses=_HOSTED_STATUSES,
+        late_keys=_keys("action"),
+    ),
     "compaction": ItemRule("cmp_", _keys("id type encrypted_content"), "Ax?D", optional_keys=_keys("created_by")),
     "tool_search_call": ItemRule("tsc_", _keys("id type status arguments call_id execution"), "AD"),
 }
@@ -131,6 +144,7 @@ PART_KEYS = {
     "summary_text": _keys("type text"),
     "container_file_citation": _keys("type container_id file_id filename start_index end_index"),
     "file_citation": _keys("type file_id filename index"),
+    "url_citation": _keys("type url title start_index end_index"),
     "logs": _keys("type logs"),
     "image": _keys("type url"),
 }
@@ -143,6 +157,15 @@ RESPONSE_KEYS = _keys(
     "top_logprobs top_p presence_penalty frequency_penalty truncation usage user metadata"
 )
 """The keys of every response. Additional ones begin with `antwort:`."""
+
+OPTIONAL_RESPONSE_KEYS = _keys("tool_usage")
+
+ACTION_KEYS = {
+    "search": _keys("type query queries"),
+    "open_page": _keys("type url"),
+    "find_in_page": _keys("type url pattern"),
+}
+"""The keys of the actions of a web search; of a search also `sources`, if they are included."""
 
 RESPONSE_STATUSES = {
     "response.created": _keys("in_progress queued"),
@@ -180,9 +203,15 @@ def read_frames(stream: bytes) -> list[SentEvent]:
     return events
 
 
-def check_stream(events: list[SentEvent], *, background: bool = False, obfuscated: bool = True) -> None:
-    """Check sequence numbers, first and last events, order, keys, ids, statuses and texts."""
-    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+def check_stream(
+    events: list[SentEvent], *, background: bool = False, obfuscated: bool = True, is_continued: bool = False
+) -> None:
+    """Check sequence numbers, first and last events, order, keys, ids, statuses and texts.
+
+    The numbers of a response that was continued after a crash grow, and may have gaps.
+    """
+    numbers = [event["sequence_number"] for event in events]
+    assert numbers == (sorted(set(numbers)) if is_continued else list(range(len(events))))
     kinds = [event["type"] for event in events]
     opening = ["response.created", *(["response.queued"] if background else []), "response.in_progress"]
     assert kinds[: len(opening)] == opening
@@ -217,22 +246,28 @@ def _check_keys(event: SentEvent, *, obfuscated: bool) -> None:
     assert set(event) == (expected | {"obfuscation"} if is_padded else expected), kind
     if "response" in event:
         response = event["response"]
-        assert {key for key in response if not key.startswith("antwort:")} == RESPONSE_KEYS
+        keys = {key for key in response if not key.startswith("antwort:")}
+        assert keys - OPTIONAL_RESPONSE_KEYS == RESPONSE_KEYS
         assert response["status"] in RESPONSE_STATUSES[kind]
         assert (response["error"] is not None) == (kind == "response.failed")
         assert (response["incomplete_details"] is not None) == (response["status"] == "incomplete")
     if "error" in event:
         assert set(event["error"]) == {"type", "code", "message", "param"}
     if "item" in event:
-        _check_item_keys(event["item"])
+        _check_item_keys(event["item"], is_done=kind == "response.output_item.done")
     for name in ("part", "annotation"):
         if name in event:
             _check_part(event[name])
 
 
-def _check_item_keys(item: SentEvent) -> None:
+def _check_item_keys(item: SentEvent, *, is_done: bool) -> None:
     rule = ITEMS[item["type"]]
-    assert rule.keys <= set(item) <= rule.keys | rule.optional_keys, item["type"]
+    keys = rule.keys | rule.late_keys if is_done else rule.keys
+    assert keys <= set(item) <= keys | rule.optional_keys, item["type"]
+    if "action" in item:
+        action = item["action"]
+        assert set(action) - {"sources"} == ACTION_KEYS[action["type"]]
+        assert all(set(source) == {"type", "url"} for source in action.get("sources", ()))
     assert item["id"].startswith(rule.prefix)
     for part in [*(item.get("content") or ()), *(item.get("summary") or ()), *(item.get("outputs") or ())]:
         _check_part(part)

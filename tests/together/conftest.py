@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import pytest
 from fixtures_code_interpreter import BACKENDS
+from fixtures_container_replicas import replicated_container_server
 from fixtures_container_server import QUOTAS, container_server
+from fixtures_postgres import postgres_server
 from fixtures_server import create_key
+
+__all__ = ["postgres_server"]
 
 TENANTS = {"owner": "a", "second_key": "a", "other_tenant": "b", "quota_tenant": "c"}
 
 
-@pytest.fixture(scope="session", params=BACKENDS)
+@pytest.fixture(scope="session", params=[*BACKENDS, pytest.param("replicas", marks=pytest.mark.long)])
 def env(request, tmp_path_factory):
-    """A server that the tests of containers share."""
+    """A server that the tests of containers share; or replicas, each of which gets every second request."""
     directory = tmp_path_factory.mktemp(request.param)
     keys = {name: create_key(directory, name, "--tenant", tenant) for name, tenant in TENANTS.items()}
-    with container_server(
-        request.param, directory, {"auth": {"keys_file": "keys.json"}, "containers": QUOTAS}
-    ) as running:
+    config = {"auth": {"keys_file": str(directory / "keys.json")}, "containers": QUOTAS}
+    if request.param == "replicas":
+        postgres = request.getfixturevalue("postgres_server")
+        opened = replicated_container_server(postgres, directory, config)
+    else:
+        opened = container_server(request.param, directory, config)
+    with opened as running:
         running.server.keys = keys
         yield running
 

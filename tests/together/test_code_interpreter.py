@@ -1,4 +1,4 @@
-"""Code interpreter, with the real server, the real SDK and both sandbox backends."""
+"""Code interpreter, with the real server, the real SDK and every sandbox backend."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from fixtures_code_interpreter import (
     run_with_callback,
     sandbox_pid,
 )
+from fixtures_container_replicas import run_container_replicas
 from fixtures_container_server import execute
 from fixtures_server import create_key
 from pydantic import BaseModel
@@ -48,9 +49,16 @@ class Weather(BaseModel):
     degrees: int
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=[*BACKENDS, pytest.param("replicas", marks=pytest.mark.long)])
 def server(request, tmp_path_factory):
-    with code_server(request.param, tmp_path_factory.mktemp("server"), containers={"max_containers": 500}) as running:
+    directory, containers = tmp_path_factory.mktemp("server"), {"max_containers": 500}
+    if request.param == "replicas":
+        opened = run_container_replicas(
+            request.getfixturevalue("postgres_server"), directory, {"containers": containers}
+        )
+    else:
+        opened = code_server(request.param, directory, containers=containers)
+    with opened as running:
         yield running
 
 
@@ -362,7 +370,14 @@ def test_long_output_is_truncated_and_more_so_for_the_model(client):
     assert len(response.output_text) < 60_000
 
 
-@pytest.mark.parametrize("backend, why", [("local", "was lost"), ("sandbox_url", "did not run to its end")])
+@pytest.mark.parametrize(
+    "backend, why",
+    [
+        ("local", "was lost"),
+        ("sandbox_url", "did not run to its end"),
+        pytest.param("claims", "PodFailed", marks=pytest.mark.kubernetes),
+    ],
+)
 def test_a_sandbox_server_killed_during_a_call(backend, why, tmp_path):
     with code_server(backend, tmp_path) as server, server.client() as client:
         sleeps = "import time; time.sleep(60)"

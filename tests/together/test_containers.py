@@ -1,4 +1,4 @@
-"""Containers API, with the real SDK and both sandbox backends."""
+"""Containers API, with the real SDK and every sandbox backend."""
 
 from __future__ import annotations
 

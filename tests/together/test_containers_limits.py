@@ -280,17 +280,11 @@ def test_logs_contain_ids_and_tiers_and_neither_code_nor_data(env, client):
 
 
 def test_the_metrics_count_sandboxes_runs_and_bytes(env, client, container):
-    def metrics():
-        with env.http() as http:
-            page = http.get("/metrics").text
-        samples = (line.rpartition(" ") for line in page.splitlines() if not line.startswith("#"))
-        return {name: float(value) for name, _, value in samples}
-
-    before = metrics()
+    before = env.metrics()
     file = client.containers.files.create(container.id, file=("a", b"x" * 1000))
     execute(client, container.id, "1 / 0")
     read(client, container.id, file.id)
-    after = metrics()
+    after = env.metrics()
 
     def grown(name):
         return after.get(name, 0) - before.get(name, 0)
@@ -301,7 +295,7 @@ def test_the_metrics_count_sandboxes_runs_and_bytes(env, client, container):
     assert grown('antwort_container_bytes_total{direction="in"}') == 1000
     assert grown('antwort_container_bytes_total{direction="out"}') == 1000
     client.containers.delete(container.id)
-    assert metrics()["antwort_sandboxes"] == before["antwort_sandboxes"]
+    assert env.metrics()["antwort_sandboxes"] == before["antwort_sandboxes"]
     assert grown('antwort_containers_total{event="created",tier="1g"}') == 0
 
 

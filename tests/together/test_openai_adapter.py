@@ -265,6 +265,7 @@ def test_usage_covers_all_requests(backend: Backend):
 
 
 def test_unsupported_tool_is_named(backend: Backend):
+    section = OpenAIWebSearchSection(default_params=WebSearchConfig(allowed_domains=("no domain",)))
     if isinstance(backend, RecordedBackend):
         backend.api.responses = FakeResponsesApi.to_responses(
             [error(400, "It is not available.", param="tools[0].type")]
@@ -275,7 +276,7 @@ def test_unsupported_tool_is_named(backend: Backend):
     with pytest.raises(
         NativeToolError, match=r"tool 'web_search' .section 'openai_web_search'.: the server refuses it"
     ):
-        adapter.evaluate(text_prompt("Greet me.", OpenAIWebSearchSection()), session=Session())
+        adapter.evaluate(text_prompt("Greet me.", section), session=Session())
 
 
 def test_code_interpreter(backend: Backend, tmp_path: Path):
@@ -371,6 +372,11 @@ def test_web_search(backend: Backend):
     assert events
     assert {(event.name, event.origin, event.success) for event in events} == {("web_search", "provider", True)}
     assert all(isinstance(event.params, WebSearchCall) for event in events)
+    if isinstance(backend, AntwortBackend):
+        assert [event.params.action for event in events] == ["search", "open_page", "find_in_page"]
+        (citation,) = answer.citations
+        assert isinstance(citation, UrlCitation)
+        assert (citation.title, answer.text[citation.start_index : citation.end_index]) == ("Tea prices", citation.url)
     if isinstance(backend, RecordedBackend):
         assert [event.params.action for event in events] == ["search", "open_page", "find_in_page"]
         assert events[0].rendered_output == "https://tea.example/prices"

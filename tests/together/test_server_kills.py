@@ -139,14 +139,15 @@ def kill_under_load(server: Server, acknowledged: Acknowledged, results: int, de
 
 
 def check_database(server: Server) -> None:
-    """Integrity, only background responses in progress, and no blob without a record."""
+    """Integrity, only background responses in progress, and soon no blob without a record."""
     with closing(sqlite3.connect(server.directory / ".antwort" / "antwort.db")) as database:
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert database.execute("PRAGMA foreign_key_check").fetchall() == []
         unfinished = database.execute("SELECT body FROM responses WHERE status IN ('queued', 'in_progress')").fetchall()
         recorded = {name for (name,) in database.execute("SELECT blob FROM files")}
     assert all(b'"background":true' in body for (body,) in unfinished)
-    assert {path.name for path in (server.directory / ".antwort" / "blobs").iterdir()} == recorded
+    blobs = server.directory / ".antwort" / "blobs"
+    wait_until(lambda: {path.name for path in blobs.iterdir()} == recorded)
 
 
 def check_acknowledged(server: Server, acknowledged: Acknowledged) -> None:
@@ -172,7 +173,7 @@ def check_acknowledged(server: Server, acknowledged: Acknowledged) -> None:
             wait_until(lambda one=identifier: client.responses.retrieve(one).status == "completed", 30)
             assert client.responses.retrieve(identifier).output_text == SLOWLY
             events = read_frames(http.get(f"/v1/responses/{identifier}", params={"stream": True}).content)
-            check_stream(events, background=True)
+            check_stream(events, background=True, is_continued=True)
         if acknowledged.answers:
             last = next(reversed(acknowledged.answers))
             assert client.responses.create(input="go on", previous_response_id=last).status == "completed"

@@ -13,8 +13,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
+from fake_search_api import Found, fake_search_api
 from fake_upstream import CannedReply, running_upstream, sse_frame
 from fixtures_code_interpreter import AUTO, OUTPUTS, call, code_server
+from fixtures_web_search import SEARCH, SOURCES
+from fixtures_web_search import call as call_function
+from fixtures_web_search import search as web_search
 from stream_grammar import EVENTS, ITEMS, RESPONSE_KEYS, SentEvent, check_stream, read_frames
 
 REFERENCE = Path(__file__).parents[2].parent / "shared" / "reference"
@@ -171,12 +175,41 @@ SCENARIOS |= {
     "function of a namespace": Scenario([[CALL_IN_NAMESPACE]], ["function_call"], {"tools": [CRM]}),
 }
 
+WEB = "web_search_call"
+SEARCHING: dict[str, Any] = {"tools": [SEARCH, ADD], "include": SOURCES}
+CITES = {"text": "It is [tea](https://tea.example/tea), see [1] and [2]: https://tea.example/tea."}
+OPENS = call_function("open_page", url="http://127.0.0.1:9/")
+SCENARIOS |= {
+    "web_search": Scenario(
+        [[{"reasoning": "Hm."}, web_search("tea", "oolong")], [{"reasoning": "Enough."}, CITES]],
+        ["reasoning", WEB, "reasoning", MESSAGE],
+        SEARCHING,
+    ),
+    "web_search, sources not included": Scenario([[web_search("tea")], [CITES]], [WEB, MESSAGE], {"tools": [SEARCH]}),
+    "web_search that finds nothing": Scenario([[web_search("xylophone")], DONE], [WEB, MESSAGE], SEARCHING),
+    "parallel web searches": Scenario(
+        [[web_search("tea"), web_search("oolong")], DONE], [WEB, WEB, MESSAGE], SEARCHING
+    ),
+    "web_search that fails": Scenario([[web_search("forbidden")], DONE], [f"{WEB} failed", MESSAGE], SEARCHING),
+    "web_search with broken arguments": Scenario(
+        [[{"call": {"name": "web_search", "arguments": '{"queries": ["te'}}], DONE],
+        [f"{WEB} failed", MESSAGE],
+        SEARCHING,
+    ),
+    "page that cannot be opened": Scenario([[OPENS], DONE], [f"{WEB} failed", MESSAGE], SEARCHING),
+    "web_search, then function call": Scenario([[web_search("tea"), add(1)]], [WEB, FUNCTION], SEARCHING),
+    "web_search cut off by max_output_tokens": Scenario(
+        [[web_search("tea"), add(1)]], [f"{WEB} incomplete", FUNCTION], SEARCHING, "incomplete", "length"
+    ),
+    "error in a web_search": Scenario([[web_search("tea"), fault()]], [f"{WEB} incomplete"], SEARCHING, end="failed"),
+}
+CANCELLED["cancelled web_search"] = Scenario([[web_search("silent")]], [f"{WEB} incomplete"], SEARCHING)
+
 UNAVAILABLE: dict[str, dict[str, Any]] = {
     "shell": {"type": "shell", "environment": {"type": "container_auto"}},
     "shell, local": {"type": "shell"},
     "local_shell": {"type": "local_shell"},
     "apply_patch": {"type": "apply_patch"},
-    "web_search": {"type": "web_search"},
     "file_search": {"type": "file_search", "vector_store_ids": ["vs_1"]},
     "mcp": {"type": "mcp", "server_label": "a", "server_url": "https://mcp.example/"},
     "image_generation": {"type": "image_generation"},
@@ -215,7 +248,11 @@ def server(tmp_path_factory, upstream):
         path = directory / f"{model_name(name)}.yaml"
         path.write_text(json.dumps(model_script(scenario)), encoding="utf-8")
         models[model_name(name)] = {"kind": "scripted", "script": path.name}
-    with code_server("local", directory, models=models) as running:
+    engine = {"enabled": True, "engine": "searxng"}
+    with (
+        fake_search_api([Found("https://tea.example/tea", "Tea", "Oolong is tea.")]) as api,
+        code_server("local", directory, models=models, web_search={**engine, "url": api.url}) as running,
+    ):
         yield running
 
 
@@ -273,6 +310,7 @@ LAST_EVENTS = {
     "cancelled function call": "response.output_item.added",
     "cancelled code": "response.code_interpreter_call.interpreting",
     "cancelled compaction": "response.output_item.added",
+    "cancelled web_search": "response.web_search_call.searching",
 }
 
 
