@@ -17,8 +17,8 @@ _BEAT_TIMEOUT = 3.0
 _NOW = "extract(epoch FROM clock_timestamp())"
 _SECONDS_PER_MINUTE = 60.0
 _MAX_LATE = 60.0
-"""Seconds that a statement may have waited for the row of a bucket, at most. A bucket that was updated later than that
-has a time of before the clock was set back."""
+"""Seconds that a statement may have waited for its row, at most: its time is older than that of the statement before
+it then. A row with a time after that was written before the clock was set back."""
 
 
 class PostgresReplicas:
@@ -92,13 +92,18 @@ def _remove(rows: Rows, replica_id: str, beat: int | None) -> bool:
 
 
 def _claim_job(rows: Rows, name: str, interval: float) -> bool:
-    """A start in the future, after a clock was set back, does not count."""
+    """A start in the future, after a clock was set back, does not count.
+
+    One in the near future does: it is that of a claim that this statement has waited for.
+    """
     claimed = rows.fetchone(
         f"INSERT INTO jobs (name, started_at) VALUES (:name, {_NOW})"  # noqa: S608 - a constant expression
         " ON CONFLICT (name) DO UPDATE SET started_at = excluded.started_at"
-        " WHERE jobs.started_at NOT BETWEEN excluded.started_at - :interval AND excluded.started_at RETURNING name",
+        " WHERE jobs.started_at NOT BETWEEN excluded.started_at - :interval AND excluded.started_at + :max_late"
+        " RETURNING name",
         name=name,
         interval=interval,
+        max_late=_MAX_LATE,
     )
     return claimed is not None
 

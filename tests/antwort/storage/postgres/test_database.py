@@ -248,3 +248,14 @@ async def test_a_frozen_server_is_a_fault_in_time_and_recovers(own_server, tmp_p
         assert await eventually(lambda: database.read_all_tenants(lambda rows: rows.execute("SELECT 1").fetchone()))
     finally:
         await asyncio.to_thread(database.close)
+
+
+@pytest.mark.parametrize("ahead, is_granted", [(30, False), (300, True)])
+async def test_a_job_that_another_replica_has_claimed_meanwhile_is_not_granted(url, tmp_path, ahead, is_granted):
+    """A claim waits for the row of another one that began later; a time far ahead is of before a clock was set back."""
+    async with opened(url, tmp_path) as store:
+        assert store.replicas is not None
+        assert await store.replicas.claim_job("sweep", 3600)
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute(SQL("UPDATE jobs SET started_at = started_at + {}").format(Literal(ahead)))
+        assert await store.replicas.claim_job("sweep", 3600) == is_granted
