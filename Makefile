@@ -73,8 +73,9 @@ test-install: $(READY) ## Install the wheel with each extra into empty environme
 	$(RUN) -m pytest -q -n 2 -m install tests/together/test_install.py tests/deploy
 
 test-kubernetes: $(READY) ## Run the tests of claimed pods on a Kubernetes API server: that of ANTWORT_TEST_KUBECONFIG, else one with etcd (minutes)
-	@[ -n "$$ANTWORT_TEST_KUBECONFIG" ] || command -v etcd >/dev/null || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || \
-		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y etcd-server; } >/dev/null || true
+	@[ -n "$$ANTWORT_TEST_KUBECONFIG" ] || { command -v etcd && command -v openssl && command -v curl && command -v xz; } >/dev/null || \
+		[ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y etcd-server openssl curl xz-utils; } >/dev/null || true
 	$(RUN) -m pytest -q -n 2 --dist loadfile -m kubernetes tests/antwort/tools/builtins/codeinterpreter/kubernetes tests/together tests/deploy
 
 test-model: $(READY) ## Run the tests that need the embedded model: examples, ten tasks, crash of llama.cpp (minutes)
