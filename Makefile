@@ -33,7 +33,7 @@ MAKEFLAGS += --no-print-directory
 .PHONY: help setup demo serve model eval test test-all test-attacks test-clients test-faults test-images test-install test-kubernetes test-long test-model test-openai test-replicas test-sandbox check static suite bench lock clean
 
 help: ## List the targets (the default)
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: $(READY) ## Run the demo agent: local server, sandbox and embedded model, no API key (MODEL=… for another model)
 	@MODEL="$(MODEL)" $(RUN) examples/demo.py
