@@ -26,6 +26,9 @@ COMPILE := $(RUN) -m uv pip compile --quiet --universal --python-version 3.11 --
 # npm of the environment of the clients: it runs the node beside it, and no script of a package.
 NPM = PATH="$(abspath $(CLIENTS_VENV))/bin:$$PATH" npm --ignore-scripts --no-audit --no-fund --no-update-notifier
 
+# A mirror that does not answer delays the tests by a minute or two: those that need its packages are skipped then.
+APT = DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Acquire::Retries=2 -o Acquire::http::Timeout=20
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
@@ -33,7 +36,7 @@ MAKEFLAGS += --no-print-directory
 .PHONY: help setup demo serve model eval test test-all test-attacks test-clients test-faults test-images test-install test-kubernetes test-long test-model test-openai test-replicas test-sandbox check static suite bench lock clean
 
 help: ## List the targets (the default)
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 demo: $(READY) ## Run the demo agent: local server, sandbox and embedded model, no API key (MODEL=… for another model)
 	@MODEL="$(MODEL)" $(RUN) examples/demo.py
@@ -63,7 +66,7 @@ test-long: $(READY) ## Run the long tests: generated requests for the whole API,
 
 test-images: $(READY) ## Build the container images with buildah, and run them as in a pod (minutes; root on Debian)
 	@command -v buildah >/dev/null && command -v debootstrap >/dev/null || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || \
-		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y buildah debootstrap; } >/dev/null || true
+		{ $(APT) update && $(APT) install buildah debootstrap; } >/dev/null || true
 	$(RUN) -m pytest -q -m images tests/deploy
 
 test-replicas: $(READY) ## Run the load test of two replicas on Postgres, one of them killed every 30 s (SECONDS=300, KILL_EVERY=30)
@@ -73,8 +76,9 @@ test-install: $(READY) ## Install the wheel with each extra into empty environme
 	$(RUN) -m pytest -q -n 2 -m install tests/together/test_install.py tests/deploy
 
 test-kubernetes: $(READY) ## Run the tests of claimed pods on a Kubernetes API server: that of ANTWORT_TEST_KUBECONFIG, else one with etcd (minutes)
-	@[ -n "$$ANTWORT_TEST_KUBECONFIG" ] || command -v etcd >/dev/null || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || \
-		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y etcd-server; } >/dev/null || true
+	@[ -n "$$ANTWORT_TEST_KUBECONFIG" ] || { command -v etcd && command -v openssl && command -v curl && command -v xz; } >/dev/null || \
+		[ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || \
+		{ $(APT) update && $(APT) install etcd-server openssl curl xz-utils; } >/dev/null || true
 	$(RUN) -m pytest -q -n 2 --dist loadfile -m kubernetes tests/antwort/tools/builtins/codeinterpreter/kubernetes tests/together tests/deploy
 
 test-model: $(READY) ## Run the tests that need the embedded model: examples, ten tasks, crash of llama.cpp (minutes)

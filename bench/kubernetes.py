@@ -37,6 +37,7 @@ from antwort.tools.builtins.codeinterpreter.kubernetes.resources import GROUP, C
 
 HERE = Path(__file__).parent
 START = HERE.parents[1] / "shared" / "kubernetes" / "start"
+PROGRAMS = "etcd", "openssl", "curl", "xz"
 PORTS = range(18_500, 19_400, 10)  # etcd uses the two ports that are a thousand higher
 CODE = "import numpy, pandas, matplotlib.pyplot as plt\nprint(1)"
 ROUNDS = 15
@@ -234,8 +235,11 @@ def api_server() -> Iterator[str]:
     if given := os.environ.get("ANTWORT_TEST_KUBECONFIG"):
         yield given
         return
-    if not START.exists() or shutil.which("etcd") is None:
-        raise NoApiServerError("no Kubernetes API server: set ANTWORT_TEST_KUBECONFIG, or install etcd-server")
+    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    if missing or not START.exists():
+        reason = f"install {', '.join(missing)}" if missing else "put `shared` beside the repository"
+        raise NoApiServerError(f"no Kubernetes API server: set ANTWORT_TEST_KUBECONFIG, or {reason}")
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # PyYAML is here
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         try:
@@ -244,6 +248,7 @@ def api_server() -> Iterator[str]:
                 check=True,
                 stdout=subprocess.DEVNULL,
                 timeout=START_TIMEOUT_SECONDS,
+                env=environment,
             )
             asyncio.run(wait_for_group(str(directory / "kubeconfig")))
             yield str(directory / "kubeconfig")

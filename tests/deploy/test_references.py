@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import tomllib
 
-from manifests import MANIFESTS, ROOT, Objects, PodTemplate, quantity
+import pytest
+from manifests import MANIFESTS, ROOT, Objects, PodTemplate, kustomize, quantity, read_base
 
 from antwort.http.resources.health import routes
 
@@ -132,3 +135,15 @@ def test_every_file_of_the_manifests_is_used():
     ]
 
     assert unused == []
+
+
+def test_the_base_that_is_read_without_kustomize_is_the_one_that_it_renders(base: Objects):
+    if kustomize() is None:
+        pytest.skip("no kustomize")
+
+    def comparable(objects: list[dict]) -> list[str]:
+        return sorted(
+            re.sub(r"antwort-config-\w+", "antwort-config", json.dumps(one, sort_keys=True)) for one in objects
+        )
+
+    assert comparable(read_base()) == comparable(base)

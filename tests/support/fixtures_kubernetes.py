@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,6 +21,8 @@ from antwort.tools.builtins.codeinterpreter.kubernetes.resources import GROUP
 
 ROOT = Path(__file__).parents[2]
 START = ROOT.parent / "shared" / "kubernetes" / "start"
+PROGRAMS = "etcd", "openssl", "curl", "xz"
+"""What the script needs, beside a Python with PyYAML: that of the tests."""
 
 
 @contextmanager
@@ -28,8 +31,6 @@ def api_server(directory: Path) -> Iterator[str]:
     if given := os.environ.get("ANTWORT_TEST_KUBECONFIG"):
         yield given
         return
-    if not START.exists() or shutil.which("etcd") is None:
-        pytest.skip("no Kubernetes API server: set ANTWORT_TEST_KUBECONFIG, or install etcd-server beside `shared`")
     with started_api_server(directory, START) as path:
         yield path
 
@@ -37,6 +38,7 @@ def api_server(directory: Path) -> Iterator[str]:
 @contextmanager
 def started_api_server(directory: Path, start: Path) -> Iterator[str]:
     """The kubeconfig of a server that this script starts."""
+    skip_without_programs(start)
     try:
         _start(directory, start)
         asyncio.run(_wait_for_group(str(directory / "kubeconfig")))
@@ -45,11 +47,20 @@ def started_api_server(directory: Path, start: Path) -> Iterator[str]:
         _stop(directory)
 
 
+def skip_without_programs(start: Path) -> None:
+    """Skip the test, with the reason, where the script or a program that it runs is missing."""
+    missing = [name for name in PROGRAMS if shutil.which(name) is None]
+    if missing or not start.exists():
+        reason = f"install {', '.join(missing)}" if missing else "put `shared` beside the repository"
+        pytest.skip(f"no Kubernetes API server: set ANTWORT_TEST_KUBECONFIG, or {reason}")
+
+
 def _start(directory: Path, start: Path) -> None:
     """Start the server; again at other ports, if another process has taken these meanwhile."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # PyYAML is here
     for attempt in (1, 2, 3):
         command = [str(start), str(directory), str(free_port_range())]
-        started = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+        started = subprocess.run(command, check=False, capture_output=True, text=True, timeout=120, env=environment)
         if started.returncode == 0:
             return
         _stop(directory)

@@ -53,11 +53,13 @@ def restricted_pod(directory: Path, *, has_volume: bool = True, **settings: str)
         "SECRET_OF_THE_POD": SECRET,
         **{f"SANDBOX_{name.upper()}": value for name, value in settings.items()},
     }
+    hidden = [path for path in (ROOT / "src", Path(sys.prefix)) if path.is_relative_to("/tmp")]  # noqa: S108 - the same
     command = [
         *(str(bwrap), "--unshare-user", "--unshare-pid", "--unshare-ipc", "--uid", "10001", "--gid", "10001"),
         *("--disable-userns", "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--clearenv"),
         *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/mnt"),  # noqa: S108 - the same
         *(["--tmpfs", "/mnt/data"] if has_volume else []),
+        *(word for path in hidden for word in ("--ro-bind", str(path), str(path))),
         *(word for name, value in environment.items() for word in ("--setenv", name, value)),
         *("--remount-ro", "/mnt", "--chdir", "/tmp", "--", sys.executable, "-m", "antwort", "sandbox"),  # noqa: S108 - the same
     ]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 import yaml
-from fixtures_kubernetes import START, started_api_server
+from fixtures_kubernetes import START, skip_without_programs, started_api_server
 
 from antwort.tools.builtins.codeinterpreter.kubernetes import Claims, KubernetesApi
 from antwort.tools.builtins.codeinterpreter.kubernetes.claims import _Attempt
@@ -18,8 +18,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes]
 @pytest.fixture
 def old_kubeconfig(tmp_path):
     """An API server whose CRDs have no other version."""
-    if not START.exists():
-        pytest.skip("needs `shared`")
+    skip_without_programs(START)
     (tmp_path / "kubernetes").mkdir()
     shutil.copytree(START.parent, tmp_path / "kubernetes", dirs_exist_ok=True)
     (tmp_path / "reference" / "crds").mkdir(parents=True)

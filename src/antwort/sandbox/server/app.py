@@ -99,6 +99,9 @@ def make_app(settings: SandboxSettings, host: hosts.Host | None = None) -> Starl
             )
             sweeper = asyncio.create_task(sessions.sweep())
             try:
+                if settings.single_tenant:  # a pod of a warm pool is ready when its only use would not wait for imports
+                    with contextlib.suppress(CannotStart):
+                        await pool.wait_ready()
                 yield
             finally:
                 sweeper.cancel()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from waiting import wait_until
 
+from antwort.sandbox.server import SandboxSettings, make_app
+
 
 @pytest.fixture
 def running(serve):
@@ -52,3 +54,11 @@ def test_a_dead_interpreter_does_not_free_the_server(running):
 def test_a_run_uses_the_server(running):
     assert running.client.post("/execute", {"code": "print(1)"}).json["stdout"] == "1\n"
     _check_refused(running.client)
+
+
+@pytest.mark.anyio
+async def test_the_server_answers_once_its_interpreter_has_imported_its_modules(tmp_path):
+    """A pod of a warm pool is ready then, so that a claimed one runs code at once."""
+    app = make_app(SandboxSettings(single_tenant=True, modules="json", state=tmp_path))
+    async with app.router.lifespan_context(app):
+        assert app.state.server.pool._warm_zygote.done()
