@@ -11,6 +11,7 @@ from fake_kubernetes_api import fake_kubernetes_api
 from waiting import wait_until_async
 
 from antwort.containers.sandboxes.port import SandboxUnavailable
+from antwort.containers.sandboxes.remote import RemoteSandboxes
 from antwort.tools.builtins.codeinterpreter.kubernetes import (
     Claims,
     KubernetesApi,
@@ -19,6 +20,7 @@ from antwort.tools.builtins.codeinterpreter.kubernetes import (
     sandboxes,
 )
 from antwort.tools.builtins.codeinterpreter.kubernetes.claims import _Attempt
+from antwort.tools.builtins.codeinterpreter.kubernetes.pods import ConnectedPod
 
 pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
@@ -196,6 +198,41 @@ async def test_a_deletion_is_repeated_until_it_is_confirmed(api, open_claims):
     await claims.discard(claim, wait=False)
     await wait_until_async(lambda: not api.claims)
     assert api.count("DELETE") == 5
+
+
+@pytest.mark.parametrize("passes", range(4))
+async def test_an_acquisition_that_is_cancelled_again_while_it_cleans_up_leaves_no_claim(api, open_claims, passes):
+    """As for a client that disconnects from a server that is being stopped, while the pod does not answer."""
+    claims = open_claims()
+    sandboxes = KubernetesSandboxes(claims, PodConnector(claims, port=9, token=None))
+    acquisition = asyncio.create_task(sandboxes.acquire(tenant="t", memory_limit="1g", timeout=60))
+    await wait_until_async(lambda: api.watches)
+    requests = api.count("GET")
+    api.event("MODIFIED", api.ready("127.0.0.99"))
+    await wait_until_async(lambda: api.count("GET") > requests)  # it has asked the pod, and looks at the claim again
+    acquisition.cancel()
+    for _ in range(passes):  # of the event loop
+        await asyncio.sleep(0)
+    acquisition.cancel()
+    await asyncio.gather(acquisition, return_exceptions=True)
+
+    await wait_until_async(lambda: not api.claims)
+    await sandboxes.aclose()
+
+
+async def test_a_renewal_that_fails_is_repeated(api, open_claims):
+    claims = open_claims(lifetime=0.06)
+    sandboxes = KubernetesSandboxes(claims, PodConnector(claims, port=9, token=None))
+    async with acquiring(api, claims) as acquisition:
+        api.event("MODIFIED", api.ready())
+        held = ConnectedPod(await acquisition, RemoteSandboxes("http://127.0.0.1:9"))
+    api.faults["PATCH"] = [500, None, 401, 403, 404, 409, 429]
+    sandboxes._held.add(held)
+    sandboxes._start_renewals()
+
+    await wait_until_async(lambda: api.count("PATCH") > 7)
+    await held.server.aclose()
+    await sandboxes.aclose()
 
 
 async def test_a_removed_version_is_looked_up_again(api, open_claims):

@@ -145,7 +145,7 @@ class KubernetesApi:
                 yield reply
         except (httpx2.TransportError, httpx2.StreamError) as error:
             raise ApiUnreachable(f"the Kubernetes API does not answer: {error}") from error
-        except LightkubeConfigError as error:
+        except (LightkubeConfigError, OSError, UnicodeError) as error:  # a token file that cannot be read
             raise ApiUnreachable(f"no credentials for the Kubernetes API: {error}") from error
 
 

@@ -12,12 +12,12 @@ import logging
 import re
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Coroutine
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -164,13 +164,15 @@ class Claims:
         return reason
 
     async def reload(self, claim: Claim) -> Claim:
-        """The claim as it is now, or the same one if it cannot be read; `SandboxUnavailable` if it is gone."""
+        """The claim as it is now, or the same one if it cannot be read; `SandboxUnavailable` after its end."""
         try:
             current = await self._get(claim.metadata.name)
         except KubernetesError:
             return claim
         if current is None or _is_deleted(current, claim.metadata.uid):
             raise _deleted(claim.metadata.name)
+        if current.failure is not None:
+            raise _failed(claim.metadata.name, current.failure)
         return current if current.sandbox_name else claim
 
     async def renew(self, claim: Claim) -> None:
@@ -182,12 +184,15 @@ class Claims:
         path = f"{await self._path()}/{claim.metadata.name}"
         await self._api.request("PATCH", path, body=body, content_type="application/merge-patch+json")
 
-    async def discard(self, claim: Claim, *, wait: bool = True) -> None:
-        """Delete a claim. Waits up to five seconds; it continues in the background, also if the caller is cancelled."""
+    def discard(self, claim: Claim, *, wait: bool = True) -> Coroutine[Any, Any, None]:
+        """Delete a claim. Awaiting the result waits up to five seconds, or not at all.
+
+        The deletion is started by the call: a caller that is cancelled again while it cleans up may never run the
+        result. It continues in the background.
+        """
         self._names.discard(claim.metadata.name)
         deletion = self._deletions.start(claim.metadata.name, claim.metadata.uid)
-        if wait:
-            await self._deletions.wait(deletion)
+        return self._deletions.wait(*[deletion] if wait else [])
 
     async def sweep(self, *, live: Collection[str] | None = None, ended: Collection[str] = ()) -> int:
         """Delete the claims of instances that have ended, and those that have expired; returns their number.
@@ -375,7 +380,7 @@ def _is_usable(claim: Claim, attempt: _Attempt) -> bool:
     if _is_deleted(claim, attempt.uid):
         raise _deleted(attempt.name)
     if claim.failure is not None:
-        raise SandboxUnavailable(f"The SandboxClaim {attempt.name} has failed: {claim.failure}")
+        raise _failed(attempt.name, claim.failure)
     attempt.reason = claim.progress
     return claim.is_ready
 
@@ -383,6 +388,10 @@ def _is_usable(claim: Claim, attempt: _Attempt) -> bool:
 def _is_deleted(claim: Claim, uid: str | None) -> bool:
     """Whether the claim with this UID is gone: deleted, or another one has its name."""
     return claim.metadata.uid != uid or claim.metadata.deletion_timestamp is not None
+
+
+def _failed(name: str, why: str) -> SandboxUnavailable:
+    return SandboxUnavailable(f"The SandboxClaim {name} has failed: {why}")
 
 
 def _deleted(name: str) -> SandboxUnavailable:
