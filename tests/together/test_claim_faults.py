@@ -235,20 +235,46 @@ async def test_a_renewal_that_fails_is_repeated(api, open_claims):
     await sandboxes.aclose()
 
 
-async def test_a_removed_version_is_looked_up_again(api, open_claims):
+async def test_a_version_that_is_not_served_any_more_is_replaced(api, open_claims):
     claims = open_claims()
-    api.versions = ["v1alpha1"]
-    api.faults["POST"] = [404]
-    with pytest.raises(SandboxUnavailable):
-        await claims.acquire(30)
-    api.versions = ["v1beta1"]
-    async with acquiring(api, claims) as acquisition:
-        api.event("MODIFIED", api.ready())
-        await acquisition
+    for version, next_version in (("v1alpha1", "v1beta1"), ("v1beta1", "v1alpha1")):
+        api.versions, api.watches = [version], 0
+        async with acquiring(api, claims) as acquisition:
+            api.event("MODIFIED", api.ready())
+            held = await acquisition
+        api.versions = [next_version]
+        assert [await claims.loss_reason(held) for _ in range(2)] == [None, None]
+        api.versions = [version]
+        await claims.discard(held)
+        assert api.claims == {}
+
     bodies = [one.body for one in api.requests if one.method == "POST"]
-    assert [one["apiVersion"].rpartition("/")[2] for one in bodies] == ["v1alpha1", "v1beta1"]
-    assert bodies[0]["spec"]["sandboxTemplateRef"] == {"name": "t"}
-    assert bodies[1]["spec"]["warmPoolRef"] == {"name": "p"}
+    created = [one for one in bodies if one["metadata"].get("uid")]
+    assert [one["apiVersion"].rpartition("/")[2] for one in created] == ["v1alpha1", "v1beta1"]
+    assert created[0]["spec"]["sandboxTemplateRef"] == {"name": "t"}
+    assert created[1]["spec"]["warmPoolRef"] == {"name": "p"}
+
+
+async def test_an_api_server_that_does_not_serve_claims_yet_after_its_start(api, open_claims):
+    """It answers 404 for a moment, which does not mean that the claim is gone."""
+    claims, versions = open_claims(), api.versions
+    async with acquiring(api, claims) as acquisition:
+        api.versions = []
+        api.events.put_nowait(None)
+        requests = api.count("GET")
+        await wait_until_async(lambda: api.count("GET") > requests + 2)
+        api.versions, api.watches = versions, 0
+        await wait_until_async(lambda: api.watches)
+        api.event("MODIFIED", api.ready())
+        claim = await acquisition
+
+    api.versions = []
+    requests = api.count("GET")
+    await claims.discard(claim, wait=False)
+    await wait_until_async(lambda: api.count("GET") > requests + 1)
+    assert list(api.claims) == [claim.metadata.name]
+    api.versions = versions
+    await wait_until_async(lambda: not api.claims)
 
 
 async def test_without_agent_sandbox_the_error_says_so(api, open_claims):

@@ -100,12 +100,8 @@ def test_a_call_waits_for_a_pod(cluster, tmp_path):
     ):
         response = thread.submit(run, client, "6 * 7")
         wait_until(cluster.claims)
-        cluster.call(_set(cluster.controller.refilled))
+        cluster.call(cluster.controller.refill())
         assert response.result().output_text == "42"
-
-
-async def _set(event):
-    event.set()
 
 
 def _disconnect(client, server, wait):

@@ -131,12 +131,8 @@ def test_a_replica_that_is_killed_while_its_claim_waits(cluster, postgres_server
         first.kill()
         wait_until(lambda: left not in cluster.claims())
 
-        cluster.call(_set(cluster.controller.refilled))
+        cluster.call(cluster.controller.refill())
         other = second.client()
         ended = wait_until(lambda: (found := other.responses.retrieve(response.id)).status == "completed" and found, 60)
         assert [call.status for call in calls_of(ended)] == ["failed"]  # it may have been begun, so it is not repeated
         assert run(other, "6 * 7").output_text == "42"
-
-
-async def _set(event):
-    event.set()

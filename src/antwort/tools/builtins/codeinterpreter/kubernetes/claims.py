@@ -12,7 +12,7 @@ import logging
 import re
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Collection, Coroutine
+from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
@@ -23,6 +23,7 @@ import msgspec
 
 from antwort.containers.sandboxes.port import SandboxUnavailable
 from antwort.tools.builtins.codeinterpreter.kubernetes.api import (
+    ApiNotServed,
     ApiRefused,
     ApiUnreachable,
     KubernetesApi,
@@ -98,7 +99,9 @@ class Claims:
         self._silence = silence
         self._loss_timeout = loss_timeout
         self._version: ApiVersion | None = None
-        self._deletions = ClaimDeletions(api, self._path, lifetime)
+        self._is_outdated = False
+        """The version was not served any more, at the last call."""
+        self._deletions = ClaimDeletions(self._delete, lifetime)
         self._names: set[str] = set()
         """The claims of this process, which a sweep leaves alone."""
 
@@ -181,8 +184,7 @@ class Claims:
             "metadata": {"uid": claim.metadata.uid},
             "spec": {"lifecycle": {"shutdownTime": rfc3339(self._shutdown_time()), "shutdownPolicy": "Delete"}},
         }
-        path = f"{await self._path()}/{claim.metadata.name}"
-        await self._api.request("PATCH", path, body=body, content_type="application/merge-patch+json")
+        await self._call("PATCH", claim.metadata.name, body=body, content_type="application/merge-patch+json")
 
     def discard(self, claim: Claim, *, wait: bool = True) -> Coroutine[Any, Any, None]:
         """Delete a claim. Awaiting the result waits up to five seconds, or not at all.
@@ -200,7 +202,7 @@ class Claims:
         An instance has ended if it is in `ended`, or if `live` is given and does not contain it. The claims of this
         process are left alone.
         """
-        reply = await self._api.request("GET", await self._path(), params={"labelSelector": INSTANCE_LABEL})
+        reply = await self._call("GET", params={"labelSelector": INSTANCE_LABEL})
         now = datetime.now(UTC)
         stale = [
             claim.metadata
@@ -253,13 +255,11 @@ class Claims:
         )
         was_sent, attempt.may_exist = attempt.may_exist, True
         try:
-            return _decode(await self._api.request("POST", await self._path(), body=body), Claim)
+            return _decode(await self._call("POST", body=body), Claim)
         except ApiRefused as refused:
             if refused.status == HTTPStatus.CONFLICT:
-                return _decode(await self._api.request("GET", f"{await self._path()}/{attempt.name}"), Claim)
+                return _decode(await self._call("GET", attempt.name), Claim)
             attempt.may_exist = was_sent
-            if refused.status == HTTPStatus.NOT_FOUND:
-                self._version = None  # the cluster may have been upgraded, and serve another version now
             raise
 
     # ── wait ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -307,15 +307,37 @@ class Claims:
                         yield _decode(event.object, Claim)
         except (ApiUnreachable, msgspec.DecodeError, UnicodeError) as error:
             _logger.debug("the watch of %s ended: %s", name, error)
+        except ApiNotServed:
+            self._is_outdated = True
         except ApiRefused as refused:
             if refused.status != HTTPStatus.GONE:
                 raise
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────────
 
+    async def _call(
+        self,
+        method: str,
+        name: str = "",
+        *,
+        body: object = None,
+        content_type: str = "application/json",
+        params: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """A call on one claim, or on all. `ApiUnreachable` where the API server does not serve claims at the moment."""
+        path = f"{await self._path()}/{name}" if name else await self._path()
+        try:
+            return await self._api.request(method, path, body=body, content_type=content_type, params=params)
+        except ApiNotServed as error:
+            self._is_outdated = True
+            raise ApiUnreachable(str(error)) from error
+
+    async def _delete(self, name: str, options: object) -> bytes:
+        return await self._call("DELETE", name, body=options)
+
     async def _get(self, name: str) -> Claim | None:
         try:
-            return _decode(await self._api.request("GET", f"{await self._path()}/{name}"), Claim)
+            return _decode(await self._call("GET", name), Claim)
         except ApiRefused as refused:
             if refused.status == HTTPStatus.NOT_FOUND:
                 return None
@@ -325,21 +347,22 @@ class Claims:
         return f"/apis/{GROUP}/{await self._served_version()}/namespaces/{self.namespace}/sandboxclaims"
 
     async def _served_version(self) -> ApiVersion:
-        """The preferred version of those that the cluster serves."""
-        if self._version is None:
+        """The preferred version of those that the cluster serves; asked again when it is not served any more."""
+        if self._version is None or self._is_outdated:
             try:
                 group = _decode(await self._api.request("GET", f"/apis/{GROUP}"), _ApiGroup)
-            except ApiRefused as refused:
-                if refused.status == HTTPStatus.NOT_FOUND:
-                    message = "agent-sandbox is not installed in the cluster: there is no API group"
-                    raise ApiRefused(f"{message} {GROUP}", refused.status) from refused
-                raise
+            except ApiNotServed as error:
+                message = f"agent-sandbox is not installed in the cluster: there is no API group {GROUP}"
+                raise self._not_served(message) from error
             version = preferred_version([one.version for one in group.versions])
             if version is None:
-                message = f"the cluster serves no version of {GROUP} that this server supports"
-                raise ApiRefused(message, HTTPStatus.NOT_FOUND)
-            self._version = version
+                raise self._not_served(f"the cluster serves no version of {GROUP} that this server supports")
+            self._version, self._is_outdated = version, False
         return self._version
+
+    def _not_served(self, message: str) -> KubernetesError:
+        """Worth a retry if claims were served before: an API server that has just been started has no groups."""
+        return ApiNotServed(message) if self._version is None else ApiUnreachable(message)
 
     def _shutdown_time(self) -> datetime:
         return datetime.now(UTC) + timedelta(seconds=self.lifetime)
