@@ -177,6 +177,10 @@ class ClaimController:
         """Delete a claim, as an administrator might."""
         await self._api.request("DELETE", f"{self.path}/{name}")
 
+    async def refill(self) -> None:
+        """Give pods to the claims of EMPTY_POOL."""
+        self.refilled.set()
+
     def stop_reporting(self, name: str) -> None:
         """Do not report the end of a pod any more, as for a node that is cut off."""
         self._adoptions[name].cancel()
@@ -202,9 +206,10 @@ class ClaimController:
         """List and watch until cancelled."""
         version = "0"
         while True:
-            with suppress(httpx2.TransportError):
+            with suppress(httpx2.TransportError, httpx2.HTTPStatusError):
                 params = {"watch": "true", "resourceVersion": version}
                 async with self._api._client.stream("GET", self.path, params=params, timeout=60) as reply:
+                    reply.raise_for_status()
                     async for line in reply.aiter_lines():
                         event = json.loads(line)
                         if event["type"] == "ERROR":

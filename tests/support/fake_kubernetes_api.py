@@ -125,11 +125,13 @@ class FakeKubernetesApi:
             await writer.drain()
 
     def _answer(self, request: ApiRequest) -> tuple[int, Any]:
-        if request.path == f"/apis/{GROUP}":
+        if request.path == f"/apis/{GROUP}" and self.versions:
             return 200, {"versions": [{"version": version} for version in self.versions]}
         name = request.path.rpartition("/sandboxclaims")[2].strip("/")
-        if "/sandboxclaims" not in request.path or (name and name not in self.claims):
-            return 404, {"message": "not found"}
+        if "/sandboxclaims" not in request.path or not any(f"/{one}/" in request.path for one in self.versions):
+            return 404, {"message": "not served"}
+        if name and name not in self.claims:
+            return 404, {"message": "not found", "details": {"name": name, "kind": "sandboxclaims"}}
         match request.method:
             case "POST":
                 return self._create(request.body)

@@ -93,10 +93,12 @@ class ClaimCluster:
 
 
 @contextmanager
-def claim_cluster(directory: Path, pod_settings: dict[str, str] | None = None) -> Iterator[ClaimCluster]:
+def claim_cluster(
+    directory: Path, pod_settings: dict[str, str] | None = None, kubeconfig: str | None = None
+) -> Iterator[ClaimCluster]:
     """A cluster without claims. `pod_settings` are the `SANDBOX_*` variables of its pods."""
     directory.mkdir(parents=True, exist_ok=True)
-    cluster = ClaimCluster(shared_api_server(), directory, pod_settings)
+    cluster = ClaimCluster(kubeconfig or shared_api_server(), directory, pod_settings)
     try:
         yield cluster
     finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from contextlib import aclosing, asynccontextmanager
 from itertools import count
 from pathlib import Path
@@ -43,6 +43,8 @@ class SharedSandboxes:
         self.open = asyncio.Event()
         self.open.set()
         self.acquiring = asyncio.Event()
+        self.on_acquired: Callable[[], object] = lambda: None
+        """Called before `acquire` returns."""
         self._changed = asyncio.Condition()
 
     async def is_stateful(self) -> bool:
@@ -53,6 +55,7 @@ class SharedSandboxes:
         await self.open.wait()
         sandbox = await self._sandboxes.acquire(tenant=tenant, memory_limit=memory_limit, timeout=timeout)
         self.held.append(sandbox)
+        self.on_acquired()
         return sandbox
 
     async def release(self, sandbox: Sandbox) -> None:

@@ -75,6 +75,21 @@ def _stop(directory: Path) -> None:
     pids.unlink(missing_ok=True)
 
 
+@contextmanager
+def killed_api_server(directory: Path) -> Iterator[None]:
+    """Kill the server of `started_api_server`, and start it again with its data. It serves claims some time later."""
+    file = directory / "pids"
+    *others, pid = file.read_text(encoding="utf-8").split()
+    command = Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8").split("\0")[:-1]
+    os.kill(int(pid), signal.SIGKILL)
+    try:
+        yield
+    finally:
+        shell = ["sh", "-c", '"$@" >apiserver.log 2>&1 & echo $!', "sh", *command]
+        started = subprocess.run(shell, cwd=directory, check=True, stdout=subprocess.PIPE, text=True)
+        file.write_text("\n".join([*others, started.stdout.strip()]), encoding="utf-8")
+
+
 async def _wait_for_group(kubeconfig: str) -> None:
     """Wait for the discovery of the API group, which follows the CRDs with a delay."""
     api = KubernetesApi.from_kubeconfig(kubeconfig)

@@ -11,6 +11,7 @@ from fake_kubernetes_api import fake_kubernetes_api
 from waiting import wait_until_async
 
 from antwort.containers.sandboxes.port import SandboxUnavailable
+from antwort.containers.sandboxes.remote import RemoteSandboxes
 from antwort.tools.builtins.codeinterpreter.kubernetes import (
     Claims,
     KubernetesApi,
@@ -19,6 +20,7 @@ from antwort.tools.builtins.codeinterpreter.kubernetes import (
     sandboxes,
 )
 from antwort.tools.builtins.codeinterpreter.kubernetes.claims import _Attempt
+from antwort.tools.builtins.codeinterpreter.kubernetes.pods import ConnectedPod
 
 pytestmark = [pytest.mark.anyio, pytest.mark.long]
 
@@ -198,20 +200,81 @@ async def test_a_deletion_is_repeated_until_it_is_confirmed(api, open_claims):
     assert api.count("DELETE") == 5
 
 
-async def test_a_removed_version_is_looked_up_again(api, open_claims):
+@pytest.mark.parametrize("passes", range(4))
+async def test_an_acquisition_that_is_cancelled_again_while_it_cleans_up_leaves_no_claim(api, open_claims, passes):
+    """As for a client that disconnects from a server that is being stopped, while the pod does not answer."""
     claims = open_claims()
-    api.versions = ["v1alpha1"]
-    api.faults["POST"] = [404]
-    with pytest.raises(SandboxUnavailable):
-        await claims.acquire(30)
-    api.versions = ["v1beta1"]
+    sandboxes = KubernetesSandboxes(claims, PodConnector(claims, port=9, token=None))
+    acquisition = asyncio.create_task(sandboxes.acquire(tenant="t", memory_limit="1g", timeout=60))
+    await wait_until_async(lambda: api.watches)
+    requests = api.count("GET")
+    api.event("MODIFIED", api.ready("127.0.0.99"))
+    await wait_until_async(lambda: api.count("GET") > requests)  # it has asked the pod, and looks at the claim again
+    acquisition.cancel()
+    for _ in range(passes):  # of the event loop
+        await asyncio.sleep(0)
+    acquisition.cancel()
+    await asyncio.gather(acquisition, return_exceptions=True)
+
+    await wait_until_async(lambda: not api.claims)
+    await sandboxes.aclose()
+
+
+async def test_a_renewal_that_fails_is_repeated(api, open_claims):
+    claims = open_claims(lifetime=0.06)
+    sandboxes = KubernetesSandboxes(claims, PodConnector(claims, port=9, token=None))
     async with acquiring(api, claims) as acquisition:
         api.event("MODIFIED", api.ready())
-        await acquisition
+        held = ConnectedPod(await acquisition, RemoteSandboxes("http://127.0.0.1:9"))
+    api.faults["PATCH"] = [500, None, 401, 403, 404, 409, 429]
+    sandboxes._held.add(held)
+    sandboxes._start_renewals()
+
+    await wait_until_async(lambda: api.count("PATCH") > 7)
+    await held.server.aclose()
+    await sandboxes.aclose()
+
+
+async def test_a_version_that_is_not_served_any_more_is_replaced(api, open_claims):
+    claims = open_claims()
+    for version, next_version in (("v1alpha1", "v1beta1"), ("v1beta1", "v1alpha1")):
+        api.versions, api.watches = [version], 0
+        async with acquiring(api, claims) as acquisition:
+            api.event("MODIFIED", api.ready())
+            held = await acquisition
+        api.versions = [next_version]
+        assert [await claims.loss_reason(held) for _ in range(2)] == [None, None]
+        api.versions = [version]
+        await claims.discard(held)
+        assert api.claims == {}
+
     bodies = [one.body for one in api.requests if one.method == "POST"]
-    assert [one["apiVersion"].rpartition("/")[2] for one in bodies] == ["v1alpha1", "v1beta1"]
-    assert bodies[0]["spec"]["sandboxTemplateRef"] == {"name": "t"}
-    assert bodies[1]["spec"]["warmPoolRef"] == {"name": "p"}
+    created = [one for one in bodies if one["metadata"].get("uid")]
+    assert [one["apiVersion"].rpartition("/")[2] for one in created] == ["v1alpha1", "v1beta1"]
+    assert created[0]["spec"]["sandboxTemplateRef"] == {"name": "t"}
+    assert created[1]["spec"]["warmPoolRef"] == {"name": "p"}
+
+
+async def test_an_api_server_that_does_not_serve_claims_yet_after_its_start(api, open_claims):
+    """It answers 404 for a moment, which does not mean that the claim is gone."""
+    claims, versions = open_claims(), api.versions
+    async with acquiring(api, claims) as acquisition:
+        api.versions = []
+        api.events.put_nowait(None)
+        requests = api.count("GET")
+        await wait_until_async(lambda: api.count("GET") > requests + 2)
+        api.versions, api.watches = versions, 0
+        await wait_until_async(lambda: api.watches)
+        api.event("MODIFIED", api.ready())
+        claim = await acquisition
+
+    api.versions = []
+    requests = api.count("GET")
+    await claims.discard(claim, wait=False)
+    await wait_until_async(lambda: api.count("GET") > requests + 1)
+    assert list(api.claims) == [claim.metadata.name]
+    api.versions = versions
+    await wait_until_async(lambda: not api.claims)
 
 
 async def test_without_agent_sandbox_the_error_says_so(api, open_claims):

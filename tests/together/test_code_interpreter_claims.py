@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from urllib.parse import urlsplit
 
+import openai
 import pytest
 from fake_claim_controller import BASE_POOL, EMPTY_POOL, POOL, SMALL_POOL, UNKNOWN_POOL, BasePod, sandbox_name
 from fake_sandbox_router import sandbox_router
 from fixtures_claims import claim_cluster
-from fixtures_code_interpreter import SCRIPT, calls_of, logs_of, metric, run, run_with_callback
+from fixtures_code_interpreter import AUTO, SCRIPT, calls_of, logs_of, metric, run, run_with_callback
 from fixtures_container_server import execute
 from fixtures_server import run_server
 from waiting import wait_until
@@ -96,12 +100,44 @@ def test_a_call_waits_for_a_pod(cluster, tmp_path):
     ):
         response = thread.submit(run, client, "6 * 7")
         wait_until(cluster.claims)
-        cluster.call(_set(cluster.controller.refilled))
+        cluster.call(cluster.controller.refill())
         assert response.result().output_text == "42"
 
 
-async def _set(event):
-    event.set()
+def _disconnect(client, server, wait):
+    """The client of an execution disconnects."""
+    container = client.containers.create(name="x")
+    address = urlsplit(server.url)
+    with closing(http.client.HTTPConnection(str(address.hostname), address.port)) as connection:
+        connection.request("POST", f"/v1/containers/{container.id}/exec", json.dumps({"code": "1"}))
+        wait()
+
+
+def _cancel(client, server, wait):
+    """A background response is cancelled."""
+    del server
+    request = {"model": "scripted", "input": "# run\n1", "tools": [AUTO], "background": True}
+    response = client.responses.create(**request)
+    wait()
+    assert client.responses.cancel(response.id).status == "cancelled"
+
+
+def _delete(client, server, wait):
+    """The container is deleted."""
+    del server
+    container = client.containers.create(name="x")
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(execute, client, container.id, "1")
+        wait()
+        client.containers.delete(container.id)
+        assert isinstance(running.exception(20), openai.NotFoundError)
+
+
+@pytest.mark.parametrize("stop", [_disconnect, _cancel, _delete])
+def test_a_claim_that_is_not_needed_any_more_is_deleted_while_it_waits(cluster, tmp_path, stop):
+    with claiming_server(cluster, tmp_path, EMPTY_POOL, claim_timeout=3600) as server, server.client() as client:
+        stop(client, server, lambda: wait_until(cluster.claims))
+        cluster.wait_until_empty()
 
 
 def test_a_reason_that_does_not_change_fails_at_once(cluster, tmp_path):

@@ -26,6 +26,8 @@ class ContainerState:
         self.lock = asyncio.Lock()
         """Held by every operation that changes the container; granted in the order of arrival."""
         self.sandbox: Sandbox | None = None
+        self.acquisition: asyncio.Task[Sandbox] | None = None
+        """The sandbox that is being acquired; it may take as long as `claim_timeout`."""
         self.files: dict[str, ContainerFileRecord] = {}
         """The files in the sandbox, by path, as the store has them."""
         self.sandbox_replaced = False
@@ -150,15 +152,22 @@ class SandboxRegistry:
     async def _acquire(self, state: ContainerState, record: ContainerRecord) -> Sandbox:
         tier = record.memory_limit
         work = SandboxSpan(self._metrics, "acquire", state.id, tier)
+        acquiring = self._sandboxes.acquire(tenant=state.owner.tenant, memory_limit=tier, timeout=self._claim_timeout)
+        acquisition = state.acquisition = asyncio.create_task(acquiring)
         try:
-            sandbox = await self._sandboxes.acquire(
-                tenant=state.owner.tenant, memory_limit=tier, timeout=self._claim_timeout
-            )
+            sandbox = await acquisition
             work.ended("ok")
+        except asyncio.CancelledError:
+            if acquisition.done() and not acquisition.cancelled() and acquisition.exception() is None:
+                await self._start_release(acquisition.result())  # it was acquired just before
+            if not _is_cancelled():  # but the acquisition was, by `release`
+                state.raise_if_closed()
+            raise
         except SandboxError as error:
             work.failed(error.metric_label)
             raise
         finally:
+            state.acquisition = None
             seconds = work.close()
         audit("container.acquire", state.id, tier=tier, sandbox=sandbox.id, ms=round(seconds * 1000))
         return sandbox
@@ -196,6 +205,8 @@ class SandboxRegistry:
         if state is None:
             return None
         state.closed = True
+        if state.acquisition is not None:
+            state.acquisition.cancel()
         sandbox, state.sandbox = state.sandbox, None
         if sandbox is None:
             return None
@@ -203,9 +214,11 @@ class SandboxRegistry:
         return self._start_release(sandbox)
 
     async def aclose(self) -> None:
-        """Release all sandboxes."""
+        """Release all sandboxes, and end the acquisitions."""
+        acquisitions = [state.acquisition for state in self._states.values() if state.acquisition is not None]
         for state in list(self._states.values()):
             self.release(state.owner, state.id)
+        await asyncio.gather(*acquisitions, return_exceptions=True)
         await asyncio.gather(*self._releasing)
         await self._sandboxes.aclose()
 
@@ -230,6 +243,12 @@ class SandboxRegistry:
         key = (state.owner.tenant, state.id)
         if not state.users and state.sandbox is None and self._states.get(key) is state:
             del self._states[key]
+
+
+def _is_cancelled() -> bool:
+    """Whether the current task has been cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def container_not_found(container_id: str) -> ApiError:

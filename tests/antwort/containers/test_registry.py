@@ -8,6 +8,7 @@ from contextlib import aclosing
 import pytest
 from fixtures_containers import OWNER, ContainerEnv, chunks
 
+from antwort.api.errors import ApiError
 from antwort.config import CodeInterpreterSettings, ContainersSettings
 from antwort.containers import Containers, ContainerSpec
 from antwort.containers.registry import HeldElsewhere
@@ -149,3 +150,26 @@ async def test_a_replica_that_has_come_back_is_not_swept(env, pair):
     pair.ended.add("rep_a")
     await pair.second.reconcile()
     assert env.sandboxes.swept == []
+
+
+async def test_a_container_that_is_deleted_while_its_sandbox_is_acquired(env, pair):
+    containers = pair.first
+    record = await containers.create(OWNER, ContainerSpec(name="x"))
+    env.sandboxes.open.clear()
+    running = asyncio.create_task(run(containers, record.id, "1"))
+    await env.sandboxes.acquiring.wait()
+    await containers.delete(OWNER, record.id)
+
+    with pytest.raises(ApiError, match="not found"):
+        await running
+
+
+async def test_a_caller_that_is_cancelled_just_after_the_acquisition_leaves_no_sandbox(env, pair):
+    containers = pair.first
+    record = await containers.create(OWNER, ContainerSpec(name="x"))
+    running = asyncio.create_task(run(containers, record.id, "1"))
+    env.sandboxes.on_acquired = lambda: asyncio.get_running_loop().call_soon(running.cancel)
+
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    await env.sandboxes.all_released()

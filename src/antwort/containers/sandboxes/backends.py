@@ -107,9 +107,6 @@ async def _open_kubernetes(
         warm_pool=settings.sandbox_warm_pool or template,
         instance=replica or kubernetes.instance_name(state),
     )
-    router_token = None
-    if settings.sandbox_router_token_env is not None:
-        router_token = _variable("sandbox_router_token_env", settings.sandbox_router_token_env, environment)
     router = (
         None if settings.sandbox_router is None else kubernetes.SandboxRouter(settings.sandbox_router, router_token)
     )

@@ -3,6 +3,8 @@
     KubernetesError
     ├── ApiUnreachable      no connection, no reply, or a 5xx or 429: worth a retry
     └── ApiRefused          any other error status; `status` is its code
+        └── ApiNotServed    a 404 for the path itself, not for an object: an API server that has just been started, or
+                            serves other versions since an upgrade
     KubeconfigError         no usable kubeconfig and no service account
 
 lightkube reads the configuration: certificates, tokens, and tokens that are rotated in a file. Its own watch is not
@@ -14,7 +16,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 import httpx2
 import msgspec
@@ -54,6 +56,13 @@ class ApiRefused(KubernetesError):
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+
+class ApiNotServed(ApiRefused):
+    """The API server does not serve this path. That says nothing about the object."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, HTTPStatus.NOT_FOUND)
 
 
 class KubernetesApi:
@@ -145,7 +154,7 @@ class KubernetesApi:
                 yield reply
         except (httpx2.TransportError, httpx2.StreamError) as error:
             raise ApiUnreachable(f"the Kubernetes API does not answer: {error}") from error
-        except LightkubeConfigError as error:
+        except (LightkubeConfigError, OSError, UnicodeError) as error:  # a token file that cannot be read
             raise ApiUnreachable(f"no credentials for the Kubernetes API: {error}") from error
 
 
@@ -158,12 +167,25 @@ async def _read(reply: httpx2.Response) -> bytes:
     return bytes(body)
 
 
+class _StatusDetails(msgspec.Struct):
+    name: str = ""
+
+
+class _Status(msgspec.Struct):
+    """The body of an error. One about an object names it in the details."""
+
+    message: str | None = None
+    details: _StatusDetails | None = None
+
+
 def _error(status: int, body: bytes) -> KubernetesError:
     try:
-        message: Any = msgspec.json.decode(body, type=dict[str, Any]).get("message")
+        reply = msgspec.json.decode(body, type=_Status)
     except (msgspec.DecodeError, UnicodeError):
-        message = body.decode(errors="replace").strip()
-    text = f"the Kubernetes API answered {status}: {str(message)[:_MAX_MESSAGE]}"
+        reply = _Status(body.decode(errors="replace").strip())
+    text = f"the Kubernetes API answered {status}: {str(reply.message)[:_MAX_MESSAGE]}"
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
         return ApiUnreachable(text)
+    if status == HTTPStatus.NOT_FOUND and not (reply.details and reply.details.name):
+        return ApiNotServed(text)
     return ApiRefused(text, status)

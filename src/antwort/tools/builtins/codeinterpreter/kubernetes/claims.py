@@ -12,17 +12,18 @@ import logging
 import re
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from antwort.containers.sandboxes.port import SandboxUnavailable
 from antwort.tools.builtins.codeinterpreter.kubernetes.api import (
+    ApiNotServed,
     ApiRefused,
     ApiUnreachable,
     KubernetesApi,
@@ -98,7 +99,9 @@ class Claims:
         self._silence = silence
         self._loss_timeout = loss_timeout
         self._version: ApiVersion | None = None
-        self._deletions = ClaimDeletions(api, self._path, lifetime)
+        self._is_outdated = False
+        """The version was not served any more, at the last call."""
+        self._deletions = ClaimDeletions(self._delete, lifetime)
         self._names: set[str] = set()
         """The claims of this process, which a sweep leaves alone."""
 
@@ -164,13 +167,15 @@ class Claims:
         return reason
 
     async def reload(self, claim: Claim) -> Claim:
-        """The claim as it is now, or the same one if it cannot be read; `SandboxUnavailable` if it is gone."""
+        """The claim as it is now, or the same one if it cannot be read; `SandboxUnavailable` after its end."""
         try:
             current = await self._get(claim.metadata.name)
         except KubernetesError:
             return claim
         if current is None or _is_deleted(current, claim.metadata.uid):
             raise _deleted(claim.metadata.name)
+        if current.failure is not None:
+            raise _failed(claim.metadata.name, current.failure)
         return current if current.sandbox_name else claim
 
     async def renew(self, claim: Claim) -> None:
@@ -179,15 +184,17 @@ class Claims:
             "metadata": {"uid": claim.metadata.uid},
             "spec": {"lifecycle": {"shutdownTime": rfc3339(self._shutdown_time()), "shutdownPolicy": "Delete"}},
         }
-        path = f"{await self._path()}/{claim.metadata.name}"
-        await self._api.request("PATCH", path, body=body, content_type="application/merge-patch+json")
+        await self._call("PATCH", claim.metadata.name, body=body, content_type="application/merge-patch+json")
 
-    async def discard(self, claim: Claim, *, wait: bool = True) -> None:
-        """Delete a claim. Waits up to five seconds; it continues in the background, also if the caller is cancelled."""
+    def discard(self, claim: Claim, *, wait: bool = True) -> Coroutine[Any, Any, None]:
+        """Delete a claim. Awaiting the result waits up to five seconds, or not at all.
+
+        The deletion is started by the call: a caller that is cancelled again while it cleans up may never run the
+        result. It continues in the background.
+        """
         self._names.discard(claim.metadata.name)
         deletion = self._deletions.start(claim.metadata.name, claim.metadata.uid)
-        if wait:
-            await self._deletions.wait(deletion)
+        return self._deletions.wait(*[deletion] if wait else [])
 
     async def sweep(self, *, live: Collection[str] | None = None, ended: Collection[str] = ()) -> int:
         """Delete the claims of instances that have ended, and those that have expired; returns their number.
@@ -195,7 +202,7 @@ class Claims:
         An instance has ended if it is in `ended`, or if `live` is given and does not contain it. The claims of this
         process are left alone.
         """
-        reply = await self._api.request("GET", await self._path(), params={"labelSelector": INSTANCE_LABEL})
+        reply = await self._call("GET", params={"labelSelector": INSTANCE_LABEL})
         now = datetime.now(UTC)
         stale = [
             claim.metadata
@@ -248,13 +255,11 @@ class Claims:
         )
         was_sent, attempt.may_exist = attempt.may_exist, True
         try:
-            return _decode(await self._api.request("POST", await self._path(), body=body), Claim)
+            return _decode(await self._call("POST", body=body), Claim)
         except ApiRefused as refused:
             if refused.status == HTTPStatus.CONFLICT:
-                return _decode(await self._api.request("GET", f"{await self._path()}/{attempt.name}"), Claim)
+                return _decode(await self._call("GET", attempt.name), Claim)
             attempt.may_exist = was_sent
-            if refused.status == HTTPStatus.NOT_FOUND:
-                self._version = None  # the cluster may have been upgraded, and serve another version now
             raise
 
     # ── wait ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -302,15 +307,37 @@ class Claims:
                         yield _decode(event.object, Claim)
         except (ApiUnreachable, msgspec.DecodeError, UnicodeError) as error:
             _logger.debug("the watch of %s ended: %s", name, error)
+        except ApiNotServed:
+            self._is_outdated = True
         except ApiRefused as refused:
             if refused.status != HTTPStatus.GONE:
                 raise
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────────────────────────
 
+    async def _call(
+        self,
+        method: str,
+        name: str = "",
+        *,
+        body: object = None,
+        content_type: str = "application/json",
+        params: Mapping[str, str] | None = None,
+    ) -> bytes:
+        """A call on one claim, or on all. `ApiUnreachable` where the API server does not serve claims at the moment."""
+        path = f"{await self._path()}/{name}" if name else await self._path()
+        try:
+            return await self._api.request(method, path, body=body, content_type=content_type, params=params)
+        except ApiNotServed as error:
+            self._is_outdated = True
+            raise ApiUnreachable(str(error)) from error
+
+    async def _delete(self, name: str, options: object) -> bytes:
+        return await self._call("DELETE", name, body=options)
+
     async def _get(self, name: str) -> Claim | None:
         try:
-            return _decode(await self._api.request("GET", f"{await self._path()}/{name}"), Claim)
+            return _decode(await self._call("GET", name), Claim)
         except ApiRefused as refused:
             if refused.status == HTTPStatus.NOT_FOUND:
                 return None
@@ -320,21 +347,22 @@ class Claims:
         return f"/apis/{GROUP}/{await self._served_version()}/namespaces/{self.namespace}/sandboxclaims"
 
     async def _served_version(self) -> ApiVersion:
-        """The preferred version of those that the cluster serves."""
-        if self._version is None:
+        """The preferred version of those that the cluster serves; asked again when it is not served any more."""
+        if self._version is None or self._is_outdated:
             try:
                 group = _decode(await self._api.request("GET", f"/apis/{GROUP}"), _ApiGroup)
-            except ApiRefused as refused:
-                if refused.status == HTTPStatus.NOT_FOUND:
-                    message = "agent-sandbox is not installed in the cluster: there is no API group"
-                    raise ApiRefused(f"{message} {GROUP}", refused.status) from refused
-                raise
+            except ApiNotServed as error:
+                message = f"agent-sandbox is not installed in the cluster: there is no API group {GROUP}"
+                raise self._not_served(message) from error
             version = preferred_version([one.version for one in group.versions])
             if version is None:
-                message = f"the cluster serves no version of {GROUP} that this server supports"
-                raise ApiRefused(message, HTTPStatus.NOT_FOUND)
-            self._version = version
+                raise self._not_served(f"the cluster serves no version of {GROUP} that this server supports")
+            self._version, self._is_outdated = version, False
         return self._version
+
+    def _not_served(self, message: str) -> KubernetesError:
+        """Worth a retry if claims were served before: an API server that has just been started has no groups."""
+        return ApiNotServed(message) if self._version is None else ApiUnreachable(message)
 
     def _shutdown_time(self) -> datetime:
         return datetime.now(UTC) + timedelta(seconds=self.lifetime)
@@ -375,7 +403,7 @@ def _is_usable(claim: Claim, attempt: _Attempt) -> bool:
     if _is_deleted(claim, attempt.uid):
         raise _deleted(attempt.name)
     if claim.failure is not None:
-        raise SandboxUnavailable(f"The SandboxClaim {attempt.name} has failed: {claim.failure}")
+        raise _failed(attempt.name, claim.failure)
     attempt.reason = claim.progress
     return claim.is_ready
 
@@ -383,6 +411,10 @@ def _is_usable(claim: Claim, attempt: _Attempt) -> bool:
 def _is_deleted(claim: Claim, uid: str | None) -> bool:
     """Whether the claim with this UID is gone: deleted, or another one has its name."""
     return claim.metadata.uid != uid or claim.metadata.deletion_timestamp is not None
+
+
+def _failed(name: str, why: str) -> SandboxUnavailable:
+    return SandboxUnavailable(f"The SandboxClaim {name} has failed: {why}")
 
 
 def _deleted(name: str) -> SandboxUnavailable:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, Final
 
-from antwort.tools.builtins.codeinterpreter.kubernetes.api import ApiRefused, KubernetesApi, KubernetesError
+from antwort.tools.builtins.codeinterpreter.kubernetes.api import ApiNotServed, ApiRefused, KubernetesError
 
 _logger = logging.getLogger(__name__)
 
@@ -28,9 +28,9 @@ _GONE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)  # deleted, or replac
 class ClaimDeletions:
     """The running deletions. Each ends after `lifetime` seconds: then the controller has deleted the claim."""
 
-    def __init__(self, api: KubernetesApi, path: Callable[[], Awaitable[str]], lifetime: float) -> None:
-        self._api = api
-        self._path = path
+    def __init__(self, delete: Callable[[str, object], Awaitable[object]], lifetime: float) -> None:
+        """`delete` sends one request for a claim, by its name, with these `DeleteOptions`."""
+        self._request = delete
         self._lifetime = lifetime
         self._running: set[asyncio.Task[None]] = set()
 
@@ -63,9 +63,11 @@ class ClaimDeletions:
         started, pause, reported = loop.time(), _MIN_PAUSE, ""
         while loop.time() - started < self._lifetime:
             try:
-                await self._api.request("DELETE", f"{await self._path()}/{name}", body=options)
+                await self._request(name, options)
             except KubernetesError as error:
-                is_gone = isinstance(error, ApiRefused) and error.status in _GONE
+                is_gone = (
+                    isinstance(error, ApiRefused) and error.status in _GONE and not isinstance(error, ApiNotServed)
+                )
                 if is_gone and (uid is not None or loop.time() - started > _UNSEEN_SECONDS):
                     return
                 if not is_gone and str(error) != reported:

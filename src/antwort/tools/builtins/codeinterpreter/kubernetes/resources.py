@@ -105,14 +105,11 @@ class Claim(Struct):
     def pod_ip(self) -> str | None:
         """The first address of its pod; None for one that is no IP address, for the same reason."""
         pod = self.status.sandbox
-        try:
-            return str(ipaddress.ip_address(pod.pod_ips[0])) if pod is not None and pod.pod_ips else None
-        except ValueError:
-            return None
+        return _ip_address(pod.pod_ips[0]) if pod is not None and pod.pod_ips else None
 
     def has_pod_of(self, earlier: Claim) -> bool:
         """Whether it has the same Sandbox as before, at the same address, where both addresses are known."""
-        addresses = () if self.status.sandbox is None else self.status.sandbox.pod_ips
+        addresses = () if self.status.sandbox is None else [_ip_address(one) for one in self.status.sandbox.pod_ips]
         is_same_address = not addresses or earlier.pod_ip is None or earlier.pod_ip in addresses
         return self.sandbox_name == earlier.sandbox_name and is_same_address
 
@@ -149,6 +146,14 @@ class ClaimList(Struct):
     """A list of claims."""
 
     items: list[Claim]
+
+
+def _ip_address(text: str) -> str | None:
+    """An IP address in its canonical form; None for other text, and for one with a zone, which may be any text."""
+    try:
+        return None if "%" in text else str(ipaddress.ip_address(text))
+    except ValueError:
+        return None
 
 
 def _describe(condition: ClaimCondition) -> str:

@@ -122,6 +122,17 @@ async def test_a_token_file_is_relative_to_the_kubeconfig(api, authority, tmp_pa
         await get(client)
 
 
+@pytest.mark.parametrize("content", [b"\xff", b"first\nsecond", None])
+async def test_a_token_that_cannot_be_read_or_sent(api, authority, tmp_path, content):
+    if content is None:
+        (tmp_path / "token").mkdir()
+    else:
+        (tmp_path / "token").write_bytes(content)
+    async with opened(api, authority, tmp_path, {"tokenFile": "token"}) as client:
+        with pytest.raises(ApiUnreachable):
+            await get(client)
+
+
 async def test_a_credential_program_runs_once_for_many_requests(api, authority, tmp_path):
     script = f"""echo run >> runs; cat > /dev/null; echo '{credential("from a program")}'"""
     user = program(tmp_path, f"cd {tmp_path}; {script}")

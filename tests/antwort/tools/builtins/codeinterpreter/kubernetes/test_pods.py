@@ -153,6 +153,15 @@ async def test_an_address_that_arrives_after_the_readiness(claims, api):
         await pod.server.aclose()
 
 
+async def test_a_pod_that_fails_before_it_has_an_address(claims, api):
+    connecting = asyncio.create_task(connect(claims, api, 9, ip=None, seconds=20))
+    await wait_until_async(lambda: api.count("GET") > 3)
+    api.status("False", "PodFailed", message="it was evicted", sandbox={"name": "adopted"})
+
+    with pytest.raises(SandboxUnavailable, match="has failed: PodFailed: it was evicted"):
+        await connecting
+
+
 async def test_without_any_address_the_template_is_named(claims, api):
     with pytest.raises(SandboxUnavailable, match="The Sandbox adopted cannot be read"):
         await connect(claims, api, 9, ip=None, seconds=0.5)

@@ -58,6 +58,23 @@ def test_what_a_status_means(condition, sandbox, is_ready, failure):
     assert (claim.is_ready, claim.failure) == (is_ready, failure)
 
 
+@pytest.mark.parametrize(
+    "text, address",
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("FD00:0::0001", "fd00::1"),
+        ("fe80::1%eth0", None),
+        ("fe80::1%a]:80@evil.example?", None),
+        ("", None),
+    ],
+)
+def test_an_address_is_compared_in_its_canonical_form_and_has_no_zone(text, address):
+    claim = Claim(status=ClaimStatus(sandbox=ClaimedPod("s", [text])))
+
+    assert claim.pod_ip == address
+    assert claim.has_pod_of(claim)
+
+
 @pytest.mark.parametrize("shutdown, expired", [(NOON, True), (NOON + timedelta(hours=2), False), (None, False)])
 def test_a_claim_that_was_not_renewed_has_expired(shutdown, expired):
     claim = Claim(spec=ClaimSpec(ClaimLifecycle(shutdown)))
