@@ -13,6 +13,7 @@ import asyncio
 import os
 import re
 import socket
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -86,12 +87,13 @@ class _Operation:
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
+        self.started_at = 0.0
         self.is_aborted = False
         self.committed: Committed = False
 
     def start(self, connection: Connection) -> None:
         """The connection that the transaction uses; `StoreFault` if its time has run out."""
-        self.connection = connection
+        self.connection, self.started_at = connection, time.monotonic()
         if self.is_aborted:
             raise StoreFault(_NO_ANSWER)
 
@@ -123,6 +125,7 @@ class PostgresDatabase:
         self._timeout = timeout
         self._pool_timeout = min(_POOL_TIMEOUT, timeout)
         self._has_connections = True
+        self._drained_at = 0.0
         self._closed = False
         self._threads = ThreadPoolExecutor(max_connections, thread_name_prefix="antwort-postgres")
         self._pool: ConnectionPool[Connection] = ConnectionPool(
@@ -188,6 +191,8 @@ class PostgresDatabase:
             except psycopg.Error as error:
                 if operation.committed is None and not is_connection_error(error):
                     operation.committed = False
+                if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+                    connection.close()  # it may stay read-only for ever: a session, or a server that was replaced
                 raise
             operation.committed = True
             return value
@@ -239,12 +244,21 @@ class PostgresDatabase:
         if isinstance(error, PoolTimeout):
             self._has_connections = False
             return False
-        if operation.committed is None or operation.is_aborted or attempt == _MAX_ATTEMPTS:
-            return False
         if is_connection_error(error):
-            self._pool.check()  # after a restart of the server every idle connection is broken
-            return True
-        return is_rolled_back(error)
+            self._drain(operation.started_at)
+        elif not is_rolled_back(error):
+            return False
+        return operation.committed is not None and not operation.is_aborted and attempt < _MAX_ATTEMPTS
+
+    def _drain(self, since: float) -> None:
+        """Replace the idle connections, unless that was done since then.
+
+        After a restart of the server they are broken as well. They are not tested: one that an unreachable server has
+        left open answers nothing, not even an error, and a thread would wait for it without end.
+        """
+        if self._drained_at < since:
+            self._drained_at = time.monotonic()
+            self._pool.drain()
 
 
 def _configure(connection: Connection) -> None:
