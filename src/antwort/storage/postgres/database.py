@@ -24,7 +24,13 @@ import psycopg
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from antwort.engine.stores import Owner, StoreFault
-from antwort.storage.postgres.errors import is_connection_error, is_rolled_back, translate_error
+from antwort.storage.postgres.errors import (
+    is_connection_error,
+    is_outdated,
+    is_rolled_back,
+    is_unusable,
+    translate_error,
+)
 from antwort.storage.postgres.migrations import SCHEMA_LOCK, Connection
 from antwort.storage.postgres.pipeline import PipelinedCursor
 from antwort.storage.sql.database import Committed, OnDone
@@ -191,8 +197,6 @@ class PostgresDatabase:
             except psycopg.Error as error:
                 if operation.committed is None and not is_connection_error(error):
                     operation.committed = False
-                if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
-                    connection.close()  # it may stay read-only for ever: a session, or a server that was replaced
                 raise
             operation.committed = True
             return value
@@ -221,7 +225,12 @@ class PostgresDatabase:
                 with self._pool.connection(self._connection_timeout(operation)) as connection:
                     self._has_connections = True
                     operation.start(connection)
-                    return run(connection)
+                    try:
+                        return run(connection)
+                    except psycopg.Error as error:
+                        if is_unusable(error):
+                            connection.close()
+                        raise
             except Exception as error:
                 if not self._may_retry(error, operation, attempt):
                     fault = translate_error(error)
@@ -246,7 +255,7 @@ class PostgresDatabase:
             return False
         if is_connection_error(error):
             self._drain(operation.started_at)
-        elif not is_rolled_back(error):
+        elif not is_rolled_back(error) and not is_outdated(error):
             return False
         return operation.committed is not None and not operation.is_aborted and attempt < _MAX_ATTEMPTS
 

@@ -250,6 +250,22 @@ async def test_a_read_only_database_is_a_fault_and_recovers(url, tmp_path):
         assert await store.get_response(OWNER, "resp_1") is not None
 
 
+async def test_a_connection_whose_prepared_statements_do_not_fit_the_tables_any_more_is_replaced(url, tmp_path):
+    """As after the migration of a newer version, beside which this one still runs."""
+
+    def alter():
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("ALTER TABLE responses ALTER COLUMN status TYPE VARCHAR(20)")
+
+    async with opened(url, tmp_path) as store:
+        await store.begin_response(OWNER, stored("resp_1"))
+        for number in range(20):  # so often that psycopg prepares the statements
+            await store.append_events(OWNER, "resp_1", [(number, b"x")])
+        await asyncio.to_thread(alter)
+        await store.append_events(OWNER, "resp_1", [(20, b"x")])
+        assert len(await store.read_events(OWNER, "resp_1", -1)) == 21
+
+
 async def test_a_frozen_server_is_a_fault_in_time_and_recovers(own_server, tmp_path):
     """A stopped process sends no error: the operation is aborted at its time-out, and its thread is free again."""
     server, pid = own_server
