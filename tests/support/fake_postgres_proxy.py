@@ -1,4 +1,4 @@
-"""Proxy in front of a PostgreSQL server: a slow network, and connections that break when a COMMIT is acknowledged."""
+"""Proxy in front of a PostgreSQL server: a slow network, and connections that break or get no answers any more."""
 
 from __future__ import annotations
 
@@ -29,6 +29,9 @@ class PostgresProxy:
         """Seconds by which each answer of the server is delayed."""
         self.lost_commits = 0
         """So many COMMITs take effect, but their connection breaks before the client knows."""
+        self.silent: set[int] = set()
+        """The numbers of the connections, from 0 on, that stay open and get no answers any more."""
+        self.clients: list[socket.socket] = []
         self._lock = threading.Lock()
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
@@ -37,6 +40,16 @@ class PostgresProxy:
 
     def close(self) -> None:
         self._listener.close()
+
+    def break_connection(self, number: int) -> None:
+        """End a connection."""
+        self.clients[number].shutdown(socket.SHUT_RDWR)
+
+    def close_clients(self) -> None:
+        """End all connections, so that nothing waits for an answer any more."""
+        for client in self.clients:
+            with suppress(OSError):
+                client.shutdown(socket.SHUT_RDWR)
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -48,8 +61,10 @@ class PostgresProxy:
                 except OSError:
                     client.close()
                     continue
+                number = len(self.clients)
+                self.clients.append(client)
                 threading.Thread(target=self._forward, args=(client, server), daemon=True).start()
-                threading.Thread(target=self._forward_answers, args=(server, client), daemon=True).start()
+                threading.Thread(target=self._forward_answers, args=(server, client, number), daemon=True).start()
 
     def _forward(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
@@ -57,9 +72,11 @@ class PostgresProxy:
                 target.sendall(data)
         _close(source, target)
 
-    def _forward_answers(self, server: socket.socket, client: socket.socket) -> None:
+    def _forward_answers(self, server: socket.socket, client: socket.socket, number: int) -> None:
         with suppress(OSError):
             while data := server.recv(65536):
+                if number in self.silent:
+                    continue
                 if self.delay:
                     time.sleep(self.delay)
                 if _COMMITTED in data and self._loses_commit():

@@ -143,6 +143,19 @@ def test_a_read_only_server_is_read_and_refuses_writes(postgres, tmp_path):
         check_nothing_is_unfinished(postgres.url)
 
 
+def test_connections_that_stay_read_only_are_replaced(postgres, tmp_path):
+    """As after a fail-over: the sessions of a server that has become a replica never take a write again."""
+    with serving(postgres.url, tmp_path) as server:
+        running = begin(server, "quickly")
+        postgres.execute("ALTER DATABASE postgres SET default_transaction_read_only = on")
+        postgres.terminate_connections()
+        check_refused(server)
+        postgres.execute("ALTER DATABASE postgres RESET default_transaction_read_only")
+        check_recovered(server)
+        check_completed(server, running, QUICKLY)
+        check_nothing_is_unfinished(postgres.url)
+
+
 def test_missing_privileges_are_a_start_up_error_and_later_a_503(postgres, tmp_path):
     postgres.execute("CREATE ROLE app LOGIN", "CREATE SCHEMA app")
     url = f"{postgres.url.replace('//postgres', '//app')}&options=-csearch_path%3Dapp"

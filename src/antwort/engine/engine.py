@@ -46,7 +46,15 @@ from antwort.engine.hosted_tools import HostedTool, HostedTools
 from antwort.engine.output_builder import OutputBuilder, SealReasoning
 from antwort.engine.ports import ChosenModel, Models, ToolContext, ToolRegistry
 from antwort.engine.replicas.endings import store_end
-from antwort.engine.stores import ClaimedResponse, Owner, ResponseTakenOver, Store, StoredResponse, StoreFault
+from antwort.engine.stores import (
+    ClaimedResponse,
+    ContentFault,
+    Owner,
+    ResponseTakenOver,
+    Store,
+    StoredResponse,
+    StoreFault,
+)
 from antwort.engine.turn import TurnLoop
 from antwort.sealing import Sealer
 
@@ -54,6 +62,10 @@ _logger = logging.getLogger(__name__)
 
 MAX_CLAIMED = 32
 """How many unfinished responses are taken over at a time: they are read with all their items."""
+
+
+class _StoreAway(StoreFault):
+    """The store cannot be used at all: a response is taken over later."""
 
 
 @dataclass
@@ -71,11 +83,17 @@ class Engine:
     """Whether declared tools that this server lacks are left out, instead of an error."""
     max_resumed: int = 3
     """How often a background response is resumed: one that crashes the process must not do so for ever."""
+    content_timeout: float = 300.0
+    """Seconds that a response which is taken over waits for contents of files that cannot be read."""
     now: Callable[[], int] = field(default=lambda: int(time.time()))
     retries: RetryingWriter = field(default_factory=RetryingWriter)
     on_taken_over: Callable[[str], None] = field(default=lambda _: None)
     """Called with what became of each response of an ended process: `resumed`, or its last status."""
     _claimed: deque[ClaimedResponse] = field(default_factory=deque[ClaimedResponse])
+    _postponed: deque[ClaimedResponse] = field(default_factory=deque[ClaimedResponse])
+    """Claimed responses that need contents of files which cannot be read now."""
+    _deadlines: dict[str, float] = field(default_factory=dict[str, float])
+    """When these fail, by the monotonic clock."""
 
     @property
     def tool_types(self) -> ToolTypes:
@@ -307,7 +325,8 @@ class Engine:
 
         Not those of `running`, which this process still works on: it was taken for dead, and so was its successor.
         Empty when nothing is left. A response that cannot be resumed is failed. While the store cannot be used,
-        `StoreFault`: what was claimed then is taken over by the next call.
+        `StoreFault`: what was claimed then is taken over by the next call. While the contents of files cannot be read,
+        the responses that need them wait: each call tries one of them again.
         """
         resumed: list[ResponseRun] = []
         while not resumed:
@@ -316,6 +335,11 @@ class Engine:
             if not self._claimed:
                 break
             resumed = await self._take_over_claimed()
+        if not resumed and self._postponed:
+            self._claimed.append(self._postponed.popleft())
+            resumed = await self._take_over_claimed()
+        if not self._claimed and not self._postponed:
+            self._deadlines.clear()
         return resumed
 
     async def _take_over_claimed(self) -> list[ResponseRun]:
@@ -334,6 +358,14 @@ class Engine:
                 resumed.append(run)
         return resumed
 
+    def _postpone(self, claimed: ClaimedResponse) -> bool:
+        """Take a response over later; False if it has waited for too long, or nothing would try again."""
+        identifier, now = claimed.stored.response.id, time.monotonic()
+        if self.store.replicas is None or self._deadlines.setdefault(identifier, now + self.content_timeout) < now:
+            return False
+        self._postponed.append(claimed)
+        return True
+
     async def _take_over(self, claimed: ClaimedResponse) -> ResponseRun | None:
         """The run of a resumed response; None if it was ended."""
         response = claimed.stored.response
@@ -346,9 +378,12 @@ class Engine:
         except ApiError as error:
             _logger.warning("response %s cannot be resumed: %s", response.id, error)
             reason = f" {error}"
-        except ResponseTakenOver:
+        except (ResponseTakenOver, _StoreAway):
             raise
-        except Exception:  # one broken response must not prevent the others
+        except Exception as error:  # one broken response must not prevent the others
+            if isinstance(error, ContentFault) and self._postpone(claimed):
+                _logger.warning("response %s is taken over later: %s", response.id, error)
+                return None
             _logger.exception("response %s cannot be resumed", response.id)
             reason = ""
         else:
@@ -361,12 +396,27 @@ class Engine:
         self.on_taken_over(ended.status)
 
     async def _resume_once_more(self, claimed: ClaimedResponse) -> ResponseRun:
-        """Resume; after a fault of a store that works again or still works, a second time."""
+        """Resume; after a fault of a database that works again or still works, a second time.
+
+        `_StoreAway` if it does not work: the response must not fail because the store works again only now.
+        """
+        try:
+            return await self.resume(claimed.owner, claimed.stored)
+        except ContentFault:
+            raise
+        except StoreFault:
+            await self._check_store()
         try:
             return await self.resume(claimed.owner, claimed.stored)
         except StoreFault:
+            await self._check_store()
+            raise
+
+    async def _check_store(self) -> None:
+        try:
             await self.store.check_writable()
-            return await self.resume(claimed.owner, claimed.stored)
+        except StoreFault as fault:
+            raise _StoreAway(str(fault)) from fault
 
 
 _ENCRYPTED_REASONING = "reasoning.encrypted_content"

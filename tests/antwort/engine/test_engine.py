@@ -20,6 +20,7 @@ from antwort.engine.background import Background
 from antwort.engine.engine import Engine
 from antwort.engine.ports import ChosenModel, FunctionSpec, Model
 from antwort.engine.stores import (
+    ContentFault,
     ConversationRecord,
     FileRecord,
     Owner,
@@ -86,6 +87,34 @@ class Refusing:
             self.times -= 1
             raise StoreFault("The store failed: the disk is full.")
         await self._store.finish_response(owner, response, **options)
+
+
+class Flapping:
+    """A store of several replicas that fails some of the reads of a checkpoint and of the checks."""
+
+    replicas = object()
+
+    def __init__(self, store, reads: list[bool], checks: list[bool], fault: type[StoreFault] = StoreFault) -> None:
+        self._store = store
+        self._reads = reads
+        self._checks = checks
+        self._fault = fault
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def read_steps(self, owner, response_id):
+        self._take(self._reads)
+        return await self._store.read_steps(owner, response_id)
+
+    async def check_writable(self) -> None:
+        self._take(self._checks)
+        await self._store.check_writable()
+
+    def _take(self, outcomes: list[bool]) -> None:
+        """The next outcome; what follows the last one succeeds."""
+        if outcomes and not outcomes.pop(0):
+            raise self._fault("The store failed: it is away.")
 
 
 @asynccontextmanager
@@ -377,6 +406,54 @@ async def test_what_could_not_be_taken_over_is_taken_over_by_the_next_call(tmp_p
         assert [run.response.id for run in await engine.recover()] == [background.response.id]
         assert (await stored(engine, foreground)).status == "failed"
         assert await engine.recover() == []
+
+
+@pytest.mark.parametrize("reads, checks", [([False], [False]), ([False, False], [True, False])])
+async def test_a_store_that_is_away_for_a_moment_fails_no_response(tmp_path, reads, checks):
+    async with engine_at(tmp_path) as engine:
+        run = await engine.start(US, request(background=True))
+    async with engine_at(tmp_path) as engine:
+        flapping: Any = Flapping(engine.store, [*reads], [*checks])
+        store, engine.store = engine.store, flapping
+        with pytest.raises(StoreFault):
+            await engine.recover()
+        found = await store.get_response(US, run.response.id)
+        assert found is not None
+        assert not found.response.ended
+        assert [again.response.id for again in await engine.recover()] == [run.response.id]
+
+
+async def test_a_response_that_a_working_store_cannot_read_is_failed(tmp_path):
+    async with engine_at(tmp_path) as engine:
+        run = await engine.start(US, request(background=True))
+    async with engine_at(tmp_path) as engine:
+        flapping: Any = Flapping(engine.store, [False, False], [])
+        engine.store = flapping
+        assert await engine.recover() == []
+        assert (await stored(engine, run)).status == "failed"
+
+
+async def test_contents_of_files_that_cannot_be_read_for_a_moment_fail_no_response(tmp_path):
+    async with engine_at(tmp_path) as engine:
+        first, second = [await engine.start(US, request(background=True)) for _ in range(2)]
+    async with engine_at(tmp_path) as engine:
+        flapping: Any = Flapping(engine.store, [False, True, False, False], [], ContentFault)
+        engine.store = flapping
+        assert [run.response.id for run in await engine.recover()] == [second.response.id]
+        for _ in range(2):
+            assert await engine.recover() == []
+        assert not (await stored(engine, first)).ended
+        assert [run.response.id for run in await engine.recover()] == [first.response.id]
+
+
+async def test_contents_of_files_that_cannot_be_read_for_long_fail_a_response(tmp_path):
+    async with engine_at(tmp_path) as engine:
+        run = await engine.start(US, request(background=True))
+    async with engine_at(tmp_path) as engine:
+        flapping: Any = Flapping(engine.store, [False], [], ContentFault)
+        engine.store, engine.content_timeout = flapping, -1
+        assert await engine.recover() == []
+        assert (await stored(engine, run)).status == "failed"
 
 
 async def test_what_is_cancelled_or_deleted_before_it_is_taken_over_is_not_resumed(tmp_path):

@@ -27,6 +27,7 @@ from antwort.storage.transfer import (
     export_store,
     import_store,
 )
+from antwort.storage.transfer.archive import ExportWriter
 from antwort.testing.checks import not_none
 from antwort.testing.store.base import OTHER_TENANT, OWNER, chunks, message
 from antwort.testing.store.containers import NO_QUOTA, NOW, container_record
@@ -265,6 +266,14 @@ async def test_a_file_with_unknown_columns_is_refused(tmp_path):
         database.commit()
     with pytest.raises(TransferError, match=r"'responses\.later', which this antwort does not know. Install"):
         await second.load(await first.export())
+
+
+@pytest.mark.parametrize("tables", [{"responses": ["key", "id", "id"]}, {"files": ["key", "blob"]}])
+async def test_a_file_with_columns_that_no_export_has_is_refused(tmp_path, tables):
+    file = io.BytesIO()
+    ExportWriter(file, tables).end()
+    with pytest.raises(DamagedExport, match=r"columns of '(responses|files)' that no export has"):
+        await Place(tmp_path).load(file.getvalue())
 
 
 async def test_columns_that_the_file_lacks_get_their_default(tmp_path):

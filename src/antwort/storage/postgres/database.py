@@ -13,6 +13,7 @@ import asyncio
 import os
 import re
 import socket
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,7 +24,13 @@ import psycopg
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from antwort.engine.stores import Owner, StoreFault
-from antwort.storage.postgres.errors import is_connection_error, is_rolled_back, translate_error
+from antwort.storage.postgres.errors import (
+    is_connection_error,
+    is_outdated,
+    is_rolled_back,
+    is_unusable,
+    translate_error,
+)
 from antwort.storage.postgres.migrations import SCHEMA_LOCK, Connection
 from antwort.storage.postgres.pipeline import PipelinedCursor
 from antwort.storage.sql.database import Committed, OnDone
@@ -86,12 +93,13 @@ class _Operation:
 
     def __init__(self) -> None:
         self.connection: Connection | None = None
+        self.started_at = 0.0
         self.is_aborted = False
         self.committed: Committed = False
 
     def start(self, connection: Connection) -> None:
         """The connection that the transaction uses; `StoreFault` if its time has run out."""
-        self.connection = connection
+        self.connection, self.started_at = connection, time.monotonic()
         if self.is_aborted:
             raise StoreFault(_NO_ANSWER)
 
@@ -123,6 +131,7 @@ class PostgresDatabase:
         self._timeout = timeout
         self._pool_timeout = min(_POOL_TIMEOUT, timeout)
         self._has_connections = True
+        self._drained_at = 0.0
         self._closed = False
         self._threads = ThreadPoolExecutor(max_connections, thread_name_prefix="antwort-postgres")
         self._pool: ConnectionPool[Connection] = ConnectionPool(
@@ -216,7 +225,12 @@ class PostgresDatabase:
                 with self._pool.connection(self._connection_timeout(operation)) as connection:
                     self._has_connections = True
                     operation.start(connection)
-                    return run(connection)
+                    try:
+                        return run(connection)
+                    except psycopg.Error as error:
+                        if is_unusable(error):
+                            connection.close()
+                        raise
             except Exception as error:
                 if not self._may_retry(error, operation, attempt):
                     fault = translate_error(error)
@@ -239,12 +253,21 @@ class PostgresDatabase:
         if isinstance(error, PoolTimeout):
             self._has_connections = False
             return False
-        if operation.committed is None or operation.is_aborted or attempt == _MAX_ATTEMPTS:
-            return False
         if is_connection_error(error):
-            self._pool.check()  # after a restart of the server every idle connection is broken
-            return True
-        return is_rolled_back(error)
+            self._drain(operation.started_at)
+        elif not is_rolled_back(error) and not is_outdated(error):
+            return False
+        return operation.committed is not None and not operation.is_aborted and attempt < _MAX_ATTEMPTS
+
+    def _drain(self, since: float) -> None:
+        """Replace the idle connections, unless that was done since then.
+
+        After a restart of the server they are broken as well. They are not tested: one that an unreachable server has
+        left open answers nothing, not even an error, and a thread would wait for it without end.
+        """
+        if self._drained_at < since:
+            self._drained_at = time.monotonic()
+            self._pool.drain()
 
 
 def _configure(connection: Connection) -> None:

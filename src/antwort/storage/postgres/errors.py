@@ -9,6 +9,7 @@ from antwort.engine.stores import StoreFault
 
 _REASONS = {
     "08": "the connection to PostgreSQL broke",
+    "0A000": "PostgreSQL is a standby server, or the tables were changed",
     "25006": "PostgreSQL is read-only",
     "25P03": "PostgreSQL ended a transaction in which this process was stopped",
     "28": "PostgreSQL rejects the user or the password",
@@ -47,6 +48,19 @@ def translate_error(error: Exception) -> Exception:
 def is_rolled_back(error: Exception) -> bool:
     """Whether PostgreSQL rolled the transaction back because of a concurrent one."""
     return isinstance(error, psycopg.Error) and (error.sqlstate or "").startswith(RETRIED_CLASS)
+
+
+def is_outdated(error: Exception) -> bool:
+    """Whether the connection has prepared a statement for tables that were changed since; or the server is a standby.
+
+    A standby reports the same state for tables that are not logged.
+    """
+    return isinstance(error, psycopg.errors.FeatureNotSupported)
+
+
+def is_unusable(error: Exception) -> bool:
+    """Whether another connection may work and this one may not: also in a session that stays read-only."""
+    return is_outdated(error) or isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
 
 
 def is_connection_error(error: Exception) -> bool:

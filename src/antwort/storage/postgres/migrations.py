@@ -19,6 +19,10 @@ SCHEMA_LOCK: LiteralString = "hashtextextended('antwort:' || current_schema(), 0
 """The key of an advisory lock. Servers share it; an import, and servers of old versions, hold it for themselves."""
 _MIGRATION_LOCK = 0x616E7477  # "antw"; any number that other programs are unlikely to use
 
+_LOCK_TIMEOUT_MS: LiteralString = "3000"
+"""How long a step waits for a table: all statements of running servers on that table wait behind it, also while an
+export reads the table. Shorter than their statement time-out."""
+
 _FIRST: tuple[LiteralString, ...] = (
     # The tables of version 2 of the SQLite schema, whose comments apply here too.
     """
@@ -214,6 +218,7 @@ def migrate(connection: Connection, steps: Sequence[Sequence[LiteralString]] = M
             )
         elif version < len(steps):
             _refuse_exclusive_user(connection)
+            connection.execute(f"SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS}")
         for number, step in enumerate(steps[version:], version + 1):
             for statement in step:
                 connection.execute(statement)

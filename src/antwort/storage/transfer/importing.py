@@ -144,6 +144,8 @@ class _Importer:
                     f"The file has {unknown[0]!r}, which this antwort does not know. Install the version of antwort "
                     "that wrote it, or a newer one."
                 )
+            if len({*names}) < len(names) or not self._tables[table].left_out.isdisjoint(names):
+                raise DamagedExport(f"its header lists columns of {table!r} that no export has")
 
     def _last_key(self, table: Table) -> int:
         """Keys of the file are moved behind those of the store, which keeps their order."""

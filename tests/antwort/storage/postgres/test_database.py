@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import psycopg
@@ -130,6 +130,25 @@ async def test_an_older_server_that_runs_prevents_the_migration(url, tmp_path):
         assert await store.claim_responses(10) == []
 
 
+async def test_a_migration_does_not_wait_for_an_export_and_hold_up_the_servers(url):
+    def run():
+        with (
+            psycopg.connect(url, autocommit=True) as migrating,
+            psycopg.connect(url) as exporting,
+            psycopg.connect(url, autocommit=True) as serving,
+        ):
+            assert migrate(migrating, MIGRATIONS[:2]) == 0
+            exporting.execute("SELECT 1 FROM responses")
+            with pytest.raises(psycopg.errors.LockNotAvailable):
+                migrate(migrating)
+            serving.execute("SELECT 1 FROM responses")
+            exporting.rollback()
+            assert migrate(migrating) == 2
+
+    async with asyncio.timeout(60):
+        await asyncio.to_thread(run)
+
+
 async def test_a_newer_schema_is_an_error_that_says_what_to_do(url, tmp_path):
     async with opened(url, tmp_path):
         pass
@@ -231,6 +250,22 @@ async def test_a_read_only_database_is_a_fault_and_recovers(url, tmp_path):
         assert await store.get_response(OWNER, "resp_1") is not None
 
 
+async def test_a_connection_whose_prepared_statements_do_not_fit_the_tables_any_more_is_replaced(url, tmp_path):
+    """As after the migration of a newer version, beside which this one still runs."""
+
+    def alter():
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("ALTER TABLE responses ALTER COLUMN status TYPE VARCHAR(20)")
+
+    async with opened(url, tmp_path) as store:
+        await store.begin_response(OWNER, stored("resp_1"))
+        for number in range(20):  # so often that psycopg prepares the statements
+            await store.append_events(OWNER, "resp_1", [(number, b"x")])
+        await asyncio.to_thread(alter)
+        await store.append_events(OWNER, "resp_1", [(20, b"x")])
+        assert len(await store.read_events(OWNER, "resp_1", -1)) == 21
+
+
 async def test_a_frozen_server_is_a_fault_in_time_and_recovers(own_server, tmp_path):
     """A stopped process sends no error: the operation is aborted at its time-out, and its thread is free again."""
     server, pid = own_server
@@ -248,6 +283,47 @@ async def test_a_frozen_server_is_a_fault_in_time_and_recovers(own_server, tmp_p
         assert await eventually(lambda: database.read_all_tenants(lambda rows: rows.execute("SELECT 1").fetchone()))
     finally:
         await asyncio.to_thread(database.close)
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+async def test_a_connection_that_gets_no_answers_is_replaced_with_one_that_breaks(postgres_server, broken):  # noqa: F811 - a fixture
+    """As after a fail-over: the network drops what is sent on the old connections, and rejects some of it."""
+    with running_proxy(postgres_server) as proxy:
+        database = await asyncio.to_thread(PostgresDatabase, proxy.url, max_connections=2, timeout=1.0)
+
+        async def read():
+            return await database.read_all_tenants(lambda rows: rows.execute("SELECT 1 FROM pg_sleep(0.1)").fetchone())
+
+        try:
+            while len(proxy.clients) < 2:
+                await asyncio.gather(read(), read())
+            proxy.silent.add(1 - broken)
+            proxy.break_connection(broken)
+            async with asyncio.timeout(30):
+                with suppress(StoreFault):  # if the one that gets no answers is used first
+                    assert await read() == (1,)
+                assert await read() == await read() == (1,)
+        finally:
+            proxy.close_clients()
+            await asyncio.to_thread(database.close)
+
+
+async def test_one_connection_without_answers_costs_one_operation(postgres_server):  # noqa: F811 - a fixture
+    with running_proxy(postgres_server) as proxy:
+        database = await asyncio.to_thread(PostgresDatabase, proxy.url, max_connections=2, timeout=1.0)
+
+        async def read():
+            return await database.read_all_tenants(lambda rows: rows.execute("SELECT 1 FROM pg_sleep(0.1)").fetchone())
+
+        try:
+            while len(proxy.clients) < 2:
+                await asyncio.gather(read(), read())
+            proxy.silent |= {0, 1}
+            with pytest.raises(StoreFault, match=r"did not answer in time|connection to PostgreSQL broke"):
+                await read()
+            assert await read() == (1,)
+        finally:
+            await asyncio.to_thread(database.close)
 
 
 @pytest.mark.parametrize("ahead, is_granted", [(30, False), (300, True)])
