@@ -107,18 +107,21 @@ async def test_the_role_has_exactly_the_verbs_that_claims_use(objects: Objects):
 
 @pytest.mark.anyio
 async def test_the_recorded_operations_are_all_that_the_package_has():
-    called = {
-        (call.func.attr, ast.unparse(call.args[0]))
-        for path in Path(kubernetes.__file__).parent.glob("*.py")
-        for call in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    sources = [path.read_text(encoding="utf-8") for path in Path(kubernetes.__file__).parent.glob("*.py")]
+    calls = [
+        (ast.unparse(call.func), call.args)
+        for source in sources
+        for call in ast.walk(ast.parse(source))
         if isinstance(call, ast.Call)
-        and isinstance(call.func, ast.Attribute)
-        and ast.unparse(call.func.value) == "self._api"
-        and call.args
+    ]
+    of_api = {name for name, arguments in calls if name.startswith("self._api.") and arguments}
+    methods = {
+        arguments[0].value
+        for name, arguments in calls
+        if name in ("self._api.request", "self._call") and isinstance(arguments[0], ast.Constant)
     }
 
-    assert {name for name, _ in called} == {"request", "watch"}
-    methods = {ast.literal_eval(first) for name, first in called if name == "request"}
+    assert of_api == {"self._api.request", "self._api.watch"}
     assert methods == (await use_every_operation()).methods
 
 
