@@ -23,6 +23,12 @@ from antwort.testing.sandbox_protocol import Client
 
 ROOT = Path(__file__).parents[2]
 TOKEN = "the token of the restricted pod"
+_WITHOUT_LANDLOCK = """
+from antwort.sandbox.jail import landlock
+landlock.abi = lambda: 0
+from antwort.__main__ import main
+main()
+"""
 SECRET = "a-secret-of-the-restricted-pod"
 
 
@@ -36,8 +42,13 @@ class RestrictedPod:
 
 
 @contextmanager
-def restricted_pod(directory: Path, *, has_volume: bool = True, **settings: str) -> Iterator[RestrictedPod]:
-    """A running pod. `has_volume`: an empty volume is mounted at `/mnt/data`."""
+def restricted_pod(
+    directory: Path, *, has_volume: bool = True, has_landlock: bool = True, **settings: str
+) -> Iterator[RestrictedPod]:
+    """A running pod. `has_volume`: an empty volume is mounted at `/mnt/data`.
+
+    Without `has_landlock` the server finds none, as in gVisor, and that is waived.
+    """
     bwrap = find_bwrap()
     assert bwrap is not None
     with socket.socket() as probe:
@@ -51,6 +62,7 @@ def restricted_pod(directory: Path, *, has_volume: bool = True, **settings: str)
         "SANDBOX_SINGLE_TENANT": "true",
         "SANDBOX_TOKEN": TOKEN,
         "SECRET_OF_THE_POD": SECRET,
+        **({} if has_landlock else {"SANDBOX_ALLOW_WEAKER_ISOLATION": "landlock"}),
         **{f"SANDBOX_{name.upper()}": value for name, value in settings.items()},
     }
     hidden = [path for path in (ROOT / "src", Path(sys.prefix)) if path.is_relative_to("/tmp")]  # noqa: S108 - the same
@@ -61,7 +73,8 @@ def restricted_pod(directory: Path, *, has_volume: bool = True, **settings: str)
         *(["--tmpfs", "/mnt/data"] if has_volume else []),
         *(word for path in hidden for word in ("--ro-bind", str(path), str(path))),
         *(word for name, value in environment.items() for word in ("--setenv", name, value)),
-        *("--remount-ro", "/mnt", "--chdir", "/tmp", "--", sys.executable, "-m", "antwort", "sandbox"),  # noqa: S108 - the same
+        *("--remount-ro", "/mnt", "--chdir", "/tmp", "--", sys.executable),  # noqa: S108 - the same
+        *(("-m", "antwort", "sandbox") if has_landlock else ("-c", _WITHOUT_LANDLOCK, "sandbox")),
     ]
     log = directory / "pod.log"
     with log.open("wb") as output:

@@ -163,6 +163,27 @@ def test_the_secret_of_the_server_is_nowhere(inside):
     assert not any(secret.encode() in one for one in found for secret in (SECRET, TOKEN))
 
 
+def test_without_landlock_memory_and_environment_of_the_server_are_out_of_reach(tmp_path):
+    """As in gVisor, which has none. The code sees the other processes, and could forge results with their memory."""
+    with restricted_pod(tmp_path, has_landlock=False, modules="json") as pod:
+        inside = Inside(pod)
+        assert inside.client.call("GET", "/health").json["isolation"]["landlock"] == "no"
+        code = """
+            import os
+            own, reached = os.getpid(), {}
+            for pid in (int(name) for name in os.listdir('/proc') if name.isdigit()):
+                for name in ('environ', 'mem', 'maps', 'fd/0', 'auxv'):
+                    try: os.close(os.open(f'/proc/{pid}/{name}', os.O_RDWR if name == 'mem' else os.O_RDONLY))
+                    except OSError: continue
+                    reached.setdefault(pid == own, []).append((name, open(f'/proc/{pid}/cmdline').read()))
+            reached
+        """
+        reached = inside.evaluate(code)
+        assert {name for name, _ in reached[True]} >= {"environ", "maps"}  # its own process
+        others = [found for found in reached.get(False, ()) if "bwrap" not in found[1]]  # the container runtime
+        assert others == []
+
+
 def test_the_server_and_its_other_processes_get_no_signal(inside):
     if not landlock.scopes_signals():
         pytest.skip("the filter refuses all signals on this kernel: see test_seccomp")

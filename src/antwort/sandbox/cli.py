@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import sys
 from dataclasses import replace
 from typing import Final
 
@@ -16,6 +17,7 @@ from rich.table import Table
 from antwort.sandbox.errors import SandboxServerError
 from antwort.sandbox.host import parent
 from antwort.sandbox.host import probe as hosts
+from antwort.sandbox.jail import privileges
 from antwort.sandbox.pool.pool import Pool
 
 _MAX_CONNECTIONS: Final = 1_000
@@ -60,6 +62,8 @@ def sandbox(
             app = make_app(settings, found)
             _, found = asyncio.run(_run_check(found))  # a probe can be wrong; this runs a container
             click.echo(f"antwort sandbox on {address} ({found.summary()})", err=True)
+            if "namespaces" not in found.layers and sys.platform == "linux":
+                privileges.clear_dumpable()  # the code sees this process, and runs as the same user
             serve(app, address, min(_MAX_CONNECTIONS, open_files // _FILES_PER_CONNECTION))
     except SandboxServerError as error:
         raise click.ClickException(str(error)) from error

@@ -70,6 +70,8 @@ def run_interpreter(fds: StdFds, layers: frozenset[str]) -> NoReturn:
     """In the interpreter: wait for the limits, configure, lock down, then serve calls until the channel closes."""
     channel = _dup_fds(fds)
     try:
+        if "namespaces" not in layers and sys.platform == "linux":
+            privileges.set_dumpable()  # the zygote is not
         # The server accesses the process and its files by descriptors, never by a path that the code could redirect.
         _send_descriptors(channel, "hello", [os.pidfd_open(os.getpid())] if hasattr(os, "pidfd_open") else [])
         limits = _receive_limits(channel)

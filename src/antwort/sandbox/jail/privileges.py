@@ -64,5 +64,10 @@ def raise_oom_score() -> None:
 
 
 def clear_dumpable() -> None:
-    """No other process can read this one's memory or environment through /proc."""
+    """No other process can read or change this one's memory, or read its environment, through /proc."""
     prctl(_PR_SET_DUMPABLE, 0)
+
+
+def set_dumpable() -> None:
+    """Undo that, for a process that has nothing to hide. Without it a process cannot read its own files in /proc."""
+    prctl(_PR_SET_DUMPABLE, 1)

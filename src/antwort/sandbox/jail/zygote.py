@@ -18,7 +18,7 @@ import sys
 import warnings
 from typing import Any, Final, NoReturn
 
-from . import child, landlock, namespaces, rlimits, seccomp
+from . import child, landlock, namespaces, privileges, rlimits, seccomp
 
 _DESCRIPTORS_PER_FORK: Final = 3
 _MAX_STATUS_BYTES: Final = 16
@@ -81,6 +81,8 @@ class Zygote:
         self._server = server
         self._layers = layers
         rlimits.raise_nofile_limit()
+        if "namespaces" not in layers and sys.platform == "linux":
+            privileges.clear_dumpable()  # the code sees this process, and runs as the same user
         if "seccomp" in layers:
             scoped = "landlock" in layers and landlock.scopes_signals()
             for has_cgroup in (False, True):
