@@ -10,6 +10,7 @@ import pytest
 from fake_kubernetes_api import fake_kubernetes_api
 from waiting import wait_until_async
 
+from antwort.config import CodeInterpreterSettings
 from antwort.containers.sandboxes.port import SandboxUnavailable
 from antwort.containers.sandboxes.remote import RemoteSandboxes
 from antwort.tools.builtins.codeinterpreter.kubernetes import (
@@ -19,6 +20,7 @@ from antwort.tools.builtins.codeinterpreter.kubernetes import (
     PodConnector,
     sandboxes,
 )
+from antwort.tools.builtins.codeinterpreter.kubernetes.api import ApiRefused
 from antwort.tools.builtins.codeinterpreter.kubernetes.claims import _Attempt
 from antwort.tools.builtins.codeinterpreter.kubernetes.pods import ConnectedPod
 
@@ -126,6 +128,25 @@ async def test_a_silent_watch_does_not_hide_a_ready_claim(api, open_claims):
         api.ready()  # without an event
 
         await acquisition
+
+
+async def test_a_silent_watch_ends_long_before_the_time_to_wait_for_a_pod(api, open_claims):
+    """The claim is read and watched again several times in that time, so a lost event delays it only."""
+    longest = CodeInterpreterSettings().claim_timeout / 3
+    for timeout, most in ((CodeInterpreterSettings().claim_timeout, longest), (0.6, 0.2), (600, longest)):
+        claims = open_claims()
+        silences = []
+
+        async def watch(*_, silence, into=silences, **__):
+            into.append(silence)
+            for _ in into:
+                raise ApiRefused("enough", 403)
+            yield b""
+
+        claims._api.watch = watch
+        with pytest.raises(SandboxUnavailable, match="enough"):
+            await claims.acquire(timeout)
+        assert silences == [pytest.approx(most)]
 
 
 @pytest.mark.parametrize("kind", ["DELETED", "MODIFIED"])

@@ -71,6 +71,7 @@ _NO_SUCH_ROUTE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HT
 _MAX_EVENT_BYTES: Final = 256 << 20  # an execution result with its figures
 _READ_TIMEOUT: Final = 60.0  # the server sends a keep-alive comment every 15 s
 _CONNECT_TIMEOUT: Final = 5.0
+_END_TIMEOUT: Final = 5.0
 _KEEPALIVE_EXPIRY: Final = 4.0  # shorter than the 5 s of the server, so that no request meets its close
 _UNPRINTABLE_RE: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
 
@@ -207,11 +208,16 @@ class RemoteSandboxes:
         """Nothing: sessions that are not renewed end by themselves."""
 
     async def aclose(self) -> None:
+        """End the sandboxes, and close the connections. A server that hangs ends the sandboxes with their leases."""
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
         held, self._held = self._held, set()
-        await asyncio.gather(*(sandbox.end() for sandbox in held), return_exceptions=True)
+        if ending := [asyncio.create_task(sandbox.end()) for sandbox in held]:
+            _, late = await asyncio.wait(ending, timeout=_END_TIMEOUT)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*ending, return_exceptions=True)
         await self._client.aclose()
         await self._upload_client.aclose()
 

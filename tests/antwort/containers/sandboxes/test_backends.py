@@ -120,6 +120,21 @@ def test_a_missing_extra_is_a_config_error_that_says_what_to_install(tmp_path):
     assert "pip install 'weakincentives[kubernetes]'" in ended.stderr
 
 
+_SERVER = "{{clusters: [{{name: c, cluster: {{server: '{}'}}}}], contexts: [{{name: x, context: {{cluster: c}}}}]}}"
+
+
+@pytest.mark.parametrize(
+    "document",
+    ["", "[]", "x", "{", "{clusters: 7}", _SERVER.format("http://[::1"), _SERVER.format("http://a b:x")],
+)
+async def test_a_kubeconfig_that_is_none_is_an_error(tmp_path, document):
+    file = tmp_path / "kubeconfig"
+    file.write_text(document.replace("}}]}", "}}], current-context: x}"), encoding="utf-8")
+    settings = CodeInterpreterSettings(sandbox_template="python", kubeconfig=str(file))
+    with pytest.raises(ConfigError, match="kubeconfig: no usable Kubernetes configuration"):
+        await open_backend(settings, tmp_path, {})
+
+
 @pytest.mark.parametrize(
     "settings, variables, message",
     [

@@ -36,6 +36,10 @@ _MAX_EVENT_BYTES: Final = 4 << 20  # etcd stores objects up to 1.5 MiB
 _MAX_REPLY_BYTES: Final = 64 << 20  # a list of claims
 _MAX_MESSAGE: Final = 500
 _SUCCESS: Final = range(200, 300)
+_UNUSABLE: Final = (
+    *(LightkubeConfigError, OSError, yaml.YAMLError, httpx2.InvalidURL),
+    *(ValueError, KeyError, TypeError, AttributeError),  # a document of another shape
+)
 
 
 class KubeconfigError(Exception):
@@ -89,7 +93,7 @@ class KubernetesApi:
             if config is None:
                 raise KubeconfigError("the kubeconfig has no current context")
             return cls(config)
-        except (LightkubeConfigError, OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        except _UNUSABLE as error:
             reason = f"no usable Kubernetes configuration: {error}"
             raise KubeconfigError(f"{reason}. Name a kubeconfig, or run in a pod with a service account.") from error
 

@@ -50,7 +50,8 @@ T = TypeVar("T")
 LIFETIME_SECONDS: Final = 900.0
 """A claim that was not renewed for so long is deleted by the controller."""
 
-_SILENCE_SECONDS: Final = 30.0
+_SILENCE_SECONDS: Final = 10.0
+_SILENCES_PER_WAIT: Final = 3
 _LOSS_SECONDS: Final = 5.0
 _EXPIRY_MARGIN: Final = timedelta(minutes=1)
 _MIN_PAUSE: Final = 0.1
@@ -69,6 +70,8 @@ class _Attempt(msgspec.Struct):
 
     name: str
     uid: str | None = None
+    silence: float = _SILENCE_SECONDS
+    """How long a watch may send nothing, before the claim is read."""
     may_exist: bool = False
     """Its creation was sent and not refused."""
     reason: str = "the Kubernetes API has not answered"
@@ -107,7 +110,8 @@ class Claims:
 
     async def acquire(self, timeout: float) -> Claim:  # noqa: ASYNC109 - the error names the last reason
         """A claim whose pod is ready. If that fails or is cancelled, the claim is deleted."""
-        attempt = _Attempt(f"antwort-{secrets.token_hex(10)}")
+        silence = min(self._silence, timeout / _SILENCES_PER_WAIT)
+        attempt = _Attempt(f"antwort-{secrets.token_hex(10)}", silence=silence)
         self._names.add(attempt.name)
         try:
             async with asyncio.timeout(timeout):
@@ -273,7 +277,7 @@ class Claims:
         pause = _MIN_PAUSE
         while not _is_usable(claim, attempt):
             try:
-                async with aclosing(self._changes(claim)) as changes:
+                async with aclosing(self._changes(claim, attempt.silence)) as changes:
                     async for changed in changes:
                         claim = changed
                         if _is_usable(claim, attempt):
@@ -290,10 +294,10 @@ class Claims:
             pause = min(2 * pause, _MAX_PAUSE)
         return claim
 
-    async def _changes(self, claim: Claim) -> AsyncGenerator[Claim, None]:
+    async def _changes(self, claim: Claim, silence: float) -> AsyncGenerator[Claim, None]:
         """The versions of the claim after this one; ends with the watch, whatever the cause is."""
         name, version = claim.metadata.name, claim.metadata.resource_version
-        events = self._api.watch(await self._path(), name=name, resource_version=version, silence=self._silence)
+        events = self._api.watch(await self._path(), name=name, resource_version=version, silence=silence)
         try:
             async with aclosing(events) as lines:
                 async for line in lines:

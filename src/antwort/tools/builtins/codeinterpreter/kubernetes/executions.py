@@ -15,35 +15,23 @@ ReleasePod = Callable[[ConnectedPod], Awaitable[None]]
 
 
 class ClaimedExecutions:
-    """The `SandboxRequests` of a `OneShotSandbox`: each request is sent to a pod of its own.
+    """The `SandboxRequests` of a `OneShotSandbox`: each request is sent to a pod of its own."""
 
-    `spare` is a claimed pod that serves the first request.
-    """
-
-    def __init__(self, acquire: AcquirePod, release: ReleasePod, spare: ConnectedPod | None = None) -> None:
+    def __init__(self, acquire: AcquirePod, release: ReleasePod) -> None:
         self._acquire = acquire
         self._release = release
-        self._spare = spare
 
     @asynccontextmanager
     async def request(
         self, method: str, path: str, *, body: bytes | None = None, read_timeout: float | None = None
     ) -> AsyncGenerator[httpx2.Response]:
-        pod, self._spare = self._spare, None
-        if pod is None:
-            pod = await self._acquire()
+        pod = await self._acquire()
         try:
             async with pod.server.request(method, path, body=body, read_timeout=read_timeout) as reply:
                 yield reply
         except IncompleteReply as error:
             raise SandboxUnavailable(await self._explain(pod, error)) from error
         finally:
-            await self._release(pod)
-
-    async def aclose(self) -> None:
-        """Release the spare pod, if no request has used it."""
-        pod, self._spare = self._spare, None
-        if pod is not None:
             await self._release(pod)
 
     async def _explain(self, pod: ConnectedPod, error: IncompleteReply) -> str:

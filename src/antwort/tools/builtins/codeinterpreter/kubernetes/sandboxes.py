@@ -34,7 +34,7 @@ class KubernetesSandboxes:
         self._held: set[ConnectedPod] = set()
         """The pods whose claims are renewed."""
         self._sessions: dict[Sandbox, ConnectedPod] = {}
-        self._one_shot: dict[Sandbox, ClaimedExecutions] = {}
+        self._one_shot: set[OneShotSandbox] = set()
         self._has_sessions: bool | None = None
         """Whether the last pod had sessions."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -59,10 +59,11 @@ class KubernetesSandboxes:
         deadline = asyncio.get_running_loop().time() + timeout
         if self._has_sessions is False:  # a pod is claimed with each execution
             self._check_open()
-            return self._open_one_shot(None, timeout)
+            return self._open_one_shot(timeout)
         pod = await self._acquire_pod(timeout)
         if not await pod.server.is_stateful():
-            return self._open_one_shot(pod, timeout)
+            await self._release_pod(pod, wait=False)
+            return self._open_one_shot(timeout)
         try:
             left = max(0.0, deadline - asyncio.get_running_loop().time())
             sandbox = await pod.server.acquire(tenant=tenant, memory_limit=memory_limit, timeout=left)
@@ -77,12 +78,9 @@ class KubernetesSandboxes:
         pod = self._sessions.pop(sandbox, None)
         if pod is not None:
             await self._release_pod(pod)  # from here on the sandbox is lost
-        executions = self._one_shot.pop(sandbox, None)
-        if executions is not None and isinstance(sandbox, OneShotSandbox):
-            try:
-                await sandbox.end()
-            finally:
-                await executions.aclose()
+        if isinstance(sandbox, OneShotSandbox):
+            self._one_shot.discard(sandbox)
+            await sandbox.end()
 
     async def sweep(self, ended: Collection[str]) -> None:
         """Delete the claims of these instances, and claims that have expired."""
@@ -106,13 +104,14 @@ class KubernetesSandboxes:
         if self._is_closed:
             raise SandboxUnavailable("The server is stopping.")
 
-    def _open_one_shot(self, spare: ConnectedPod | None, timeout: float) -> Sandbox:
+    def _open_one_shot(self, timeout: float) -> Sandbox:
         async def release(pod: ConnectedPod) -> None:
             await self._release_pod(pod, wait=False)  # the result of an execution does not wait for the deletion
 
-        executions = ClaimedExecutions(lambda: self._acquire_pod(timeout), release, spare)
-        sandbox = OneShotSandbox(executions, capacity_timeout=timeout)
-        self._one_shot[sandbox] = executions
+        sandbox = OneShotSandbox(
+            ClaimedExecutions(lambda: self._acquire_pod(timeout), release), capacity_timeout=timeout
+        )
+        self._one_shot.add(sandbox)
         return sandbox
 
     # ── pods ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -172,3 +171,5 @@ class KubernetesSandboxes:
                 await self._claims.renew(pod.claim)
             except KubernetesError as error:  # the next operation on a sandbox whose claim is gone raises SandboxLost
                 _logger.info("the SandboxClaim %s could not be renewed: %s", pod.claim.metadata.name, error)
+            except Exception:  # code of credential plugins; without renewals every pod would end
+                _logger.exception("the SandboxClaim %s could not be renewed", pod.claim.metadata.name)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import secrets
+from contextlib import aclosing
 
 import pytest
 from fake_claim_controller import POOL, ClaimController
-from fixtures_kubernetes import api_server, free_port
+from fixtures_kubernetes import api_server, free_port, kubernetes_namespace
 
 from antwort.tools.builtins.codeinterpreter.kubernetes import Claims, KubernetesApi, KubernetesSandboxes, PodConnector
 
@@ -34,11 +35,10 @@ def port():
 
 @pytest.fixture(scope="module")
 async def controller(kubeconfig, namespace, port, tmp_path_factory):
-    api = KubernetesApi.from_kubeconfig(kubeconfig)
-    controller = ClaimController(api, namespace, port, tmp_path_factory.mktemp("pods"))
-    yield controller
-    await controller.aclose()
-    await api.aclose()
+    async with aclosing(KubernetesApi.from_kubeconfig(kubeconfig)) as api, kubernetes_namespace(api, namespace):
+        controller = ClaimController(api, namespace, port, tmp_path_factory.mktemp("pods"))
+        yield controller
+        await controller.aclose()
 
 
 @pytest.fixture(scope="module")

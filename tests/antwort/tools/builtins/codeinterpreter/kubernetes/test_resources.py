@@ -42,6 +42,23 @@ def test_a_manifest_names_the_pool_and_is_always_deleted(version, reference):
     assert claim["spec"] == {**reference, "lifecycle": lifecycle}
 
 
+TERMINAL = (
+    *("InvalidMetadata", "EnvVarsInjectionRejected", "VolumeClaimTemplatesError", "ClaimExpired", "SandboxExpired"),
+    *("PodFailed", "PodSucceeded", "InvalidConfiguration", "TemplateNotFound", "WarmPoolNotFound"),
+)
+TRANSIENT = (
+    *("SandboxMissing", "SandboxNotReady", "DependenciesNotReady", "AdoptionConflict", "SandboxCreatePending"),
+    *("ReconcilerError", "AReasonOfALaterVersion"),
+)
+
+
+@pytest.mark.parametrize("reason", [*TERMINAL, *TRANSIENT])
+def test_reasons_after_which_a_claim_does_not_become_ready(reason):
+    claim = Claim(status=ClaimStatus([ClaimCondition("Ready", "False", reason, "why")]))
+
+    assert claim.failure == (f"{reason}: why" if reason in TERMINAL else None)
+
+
 @pytest.mark.parametrize(
     "condition, sandbox, is_ready, failure",
     [

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 
 import pytest
 from fake_claim_controller import EMPTY_POOL
@@ -53,6 +54,20 @@ async def test_a_killed_pod_is_lost_with_its_reason(sandboxes, controller):
         await sandbox.list_files()
     await sandboxes.release(sandbox)
     assert await controller.claims() == []
+
+
+async def test_a_pod_that_hangs_does_not_delay_its_release(sandboxes, controller):
+    sandbox = await sandboxes.acquire(**ACQUIRE)
+    [pod] = controller.pods.values()
+    pod.process.send_signal(signal.SIGSTOP)
+
+    async with asyncio.timeout(50):  # less than the read time-out of the sandbox API
+        await sandboxes.release(sandbox)
+
+    assert await controller.claims() == []
+    await wait_until_async(lambda: not controller.pods)
+    with pytest.raises(SandboxLost, match="released"):
+        await sandbox.list_files()
 
 
 async def test_a_sandbox_whose_claim_is_deleted_by_hand_is_lost(sandboxes, controller):
