@@ -102,6 +102,12 @@ def test_every_other_connection_is_denied(objects: Objects, peers, source, targe
     assert not is_allowed(objects, peers[source], peers[target], protocol, port)
 
 
+def test_the_api_server_of_minikube_is_reached_with_the_local_overlay_only(render, objects: Objects, peers):
+    connection = peers["server"], peers["internet"], "TCP", 8443
+    assert is_allowed(render("local"), *connection)
+    assert is_allowed(objects, *connection) == any(one["metadata"]["name"] == "server-to-minikube" for one in objects)
+
+
 def test_only_the_servers_reach_the_bundled_database(render):
     objects = render("postgres and gvisor")
     peers = {
