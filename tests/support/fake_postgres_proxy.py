@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import psycopg
 
+_READY = b"Z\x00\x00\x00\x05I"  # the message ReadyForQuery
 _COMMITTED = b"C\x00\x00\x00\x0bCOMMIT\x00"  # the message CommandComplete
 
 
@@ -31,6 +32,8 @@ class PostgresProxy:
         """So many COMMITs take effect, but their connection breaks before the client knows."""
         self.silent: set[int] = set()
         """The numbers of the connections, from 0 on, that stay open and get no answers any more."""
+        self.is_silent_after_login = False
+        """New connections get no answers behind those of the login."""
         self.clients: list[socket.socket] = []
         self._lock = threading.Lock()
         self._listener = socket.socket(socket.AF_UNIX)
@@ -82,6 +85,8 @@ class PostgresProxy:
                 if _COMMITTED in data and self._loses_commit():
                     break
                 client.sendall(data)
+                if self.is_silent_after_login and data.endswith(_READY):
+                    self.silent.add(number)
         _close(server, client)
 
     def _loses_commit(self) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import httpx2
@@ -15,7 +17,7 @@ import openai
 from fixtures_code_interpreter import SCRIPT
 from fixtures_container_server import ContainerServer
 from fixtures_postgres import schema_url
-from fixtures_server import Server, run_server
+from fixtures_server import ROOT, Server, run_server
 
 
 class Replicas:
@@ -57,11 +59,29 @@ class Replicas:
         return "\n".join(sorted(lines, key=lambda line: json.loads(line)["timestamp"]))
 
 
+def _set_clock(home: Path, seconds: float) -> Path:
+    """A directory whose module is imported at the start of each Python with it in its path, and sets the clock."""
+    folder = home / "clock"
+    folder.mkdir()
+    text = f"import time\nhost = time.time\ntime.time = lambda: host() + {seconds}\n"
+    (folder / "sitecustomize.py").write_text(text, encoding="utf-8")
+    return folder
+
+
 @contextmanager
 def run_container_replicas(
-    postgres: str, directory: Path, config: dict[str, Any] | None = None, *, count: int = 2, **options: Any
+    postgres: str,
+    directory: Path,
+    config: dict[str, Any] | None = None,
+    *,
+    count: int = 2,
+    clocks: Mapping[int, float] = MappingProxyType({}),
+    **options: Any,
 ) -> Iterator[Replicas]:
-    """Servers with jails of their own. `config` may have a key `without_url` with the numbers of those without one."""
+    """Servers with jails of their own. `config` may have a key `without_url` with the numbers of those without one.
+
+    `clocks` are seconds, by number, by which the clocks of servers are set forward.
+    """
     given = dict(config or {})
     without_url = given.pop("without_url", ())
     url = schema_url(postgres, directory)
@@ -81,6 +101,8 @@ def run_container_replicas(
             if number not in without_url:
                 settings["server"]["replica_url"] = f"http://127.0.0.1:{port}"
             environment = {"TMPDIR": str(home / "scratch")}
+            if seconds := clocks.get(number):
+                environment["PYTHONPATH"] = os.pathsep.join((str(_set_clock(home, seconds)), str(ROOT / "src")))
             servers.append(
                 stack.enter_context(run_server(home, settings, environment=environment, script=SCRIPT, **options))
             )

@@ -351,6 +351,20 @@ def test_expiry_and_eviction_across_replicas(postgres_server, tmp_path):
             wait_until(lambda: sum(metric(server, "antwort_sandboxes") for server in replicas.servers) == 0)
 
 
+@pytest.mark.parametrize("seconds", [-40, 40])
+def test_a_container_in_use_is_not_evicted_where_clocks_differ(postgres_server, tmp_path, seconds):
+    config = {"containers": {"max_containers": 1}}
+    with run_container_replicas(postgres_server, tmp_path, config, clocks={0: seconds}) as replicas:
+        first, second = replicas.servers
+        with first.client() as one, second.client() as other, ThreadPoolExecutor(1) as threads:
+            wait_until(lambda: metric(first, "antwort_replicas") == 2)
+            using = threads.submit(run, one, "import time; time.sleep(4); 'used'")
+            wait_until(lambda: metric(first, "antwort_sandboxes") == 1)
+            evicting = run(other, "'evicted'")  # waits until the other replica does not use it any more
+            assert "used" in logs_of(calls_of(using.result())[0])
+            assert "evicted" in logs_of(calls_of(evicting)[0])
+
+
 # ── tokens ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -208,7 +209,8 @@ def _containers(
     replicas: ReplicaDirectory = OnlyReplica(store.replica_id) if membership is None else membership
     client = None if tokens is None else ReplicaClient(replicas, tokens)
     interpreter = config.providers.code_interpreter
-    return Containers(store, backend.sandboxes, config.containers, interpreter, metrics, replicas, client)
+    clock = time.time if store.replicas is None else store.replicas.now  # replicas compare the times of each other
+    return Containers(store, backend.sandboxes, config.containers, interpreter, metrics, replicas, client, clock=clock)
 
 
 def _providers(
@@ -254,6 +256,7 @@ def _periodic_tasks(services: Services) -> Iterator[Coroutine[Any, Any, None]]:
     yield _reload_keys(services)
     yield _sweep_files(services)
     if services.containers is not None:
+        yield _touch_containers(services.containers)
         yield _expire_containers(services, services.containers)
 
 
@@ -289,12 +292,23 @@ async def _sweep(store: Store) -> None:
     log.info("files_swept", deleted=deleted, orphans=orphans)
 
 
-async def _expire_containers(services: Services, running: Containers) -> None:
-    """Postpone the expiry of containers that are in use here, and expire idle ones."""
+async def _touch_containers(running: Containers) -> None:
+    """Postpone the expiry of containers that are in use here. A task of its own: a sweep may wait for a cluster."""
     while True:
         await asyncio.sleep(running.sweep_interval)
         try:
             await running.touch_used()
+        except StoreFault:
+            log.warning("container_touch_failed")
+        except Exception:  # noqa: BLE001 - the outermost loop: if it ended, containers would expire during a call
+            log.exception("container_touch_failed")
+
+
+async def _expire_containers(services: Services, running: Containers) -> None:
+    """Expire idle containers, and release what others have deleted or left."""
+    while True:
+        await asyncio.sleep(running.sweep_interval)
+        try:
             await running.reconcile()
             if await services.claim_job("expire_containers", running.sweep_interval):
                 await running.expire_idle()

@@ -56,6 +56,10 @@ class ReplicaStore(Protocol):
         """Identifies where this process keeps the contents of files: equal for replicas that share them."""
         ...
 
+    def now(self) -> float:
+        """Seconds since the epoch by the clock of the database, as far as the last beat tells."""
+        ...
+
     async def beat(self, record: ReplicaRecord) -> list[ReplicaRecord]:
         """Store the record of this process with the next beat, the first one as 1; the records of all replicas."""
         ...

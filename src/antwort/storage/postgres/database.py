@@ -13,11 +13,12 @@ import asyncio
 import os
 import re
 import socket
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from functools import lru_cache
+from contextlib import contextmanager, suppress
+from functools import lru_cache, partial
 from typing import Any, TypeVar, cast
 
 import psycopg
@@ -44,6 +45,7 @@ OPERATION_TIMEOUT = 10.0
 _STATEMENT_TIMEOUT_MS = 9_000
 _IDLE_TIMEOUT_MS = 4_000
 _POOL_TIMEOUT = 3.0
+_CONFIGURE_TIMEOUT = 5.0
 _AWAY_TIMEOUT = 0.3
 _MAX_ATTEMPTS = 4
 _NO_ANSWER = "The store failed: PostgreSQL did not answer in time."
@@ -106,12 +108,17 @@ class _Operation:
     def abort(self) -> None:
         """Shut the socket of the connection down; the waiting thread gets an error."""
         self.is_aborted = True
-        connection = self.connection
-        if connection is not None and not connection.closed:
-            with suppress(OSError, psycopg.Error):
-                descriptor = os.dup(connection.fileno())
-                with socket.socket(fileno=descriptor) as own:
-                    own.shutdown(socket.SHUT_RDWR)
+        if self.connection is not None:
+            _shut_down(self.connection)
+
+
+def _shut_down(connection: Connection) -> None:
+    """Shut the socket of a connection down, from another thread than the one that uses it."""
+    if not connection.closed:
+        with suppress(OSError, psycopg.Error):
+            descriptor = os.dup(connection.fileno())
+            with socket.socket(fileno=descriptor) as own:
+                own.shutdown(socket.SHUT_RDWR)
 
 
 class PostgresDatabase:
@@ -146,7 +153,9 @@ class PostgresDatabase:
                 "application_name": "antwort",
                 "cursor_factory": PipelinedCursor,
             },
-            configure=_configure_heartbeat if is_heartbeat else _configure,
+            configure=partial(
+                _configure_heartbeat if is_heartbeat else _configure, timeout=min(_CONFIGURE_TIMEOUT, timeout)
+            ),
             open=True,
             name="antwort",
         )
@@ -270,8 +279,26 @@ class PostgresDatabase:
             self._pool.drain()
 
 
-def _configure(connection: Connection) -> None:
-    """Settings of a new connection.
+@contextmanager
+def _limited(connection: Connection, seconds: float) -> Generator[None]:
+    """Bound the set-up of a new connection: the pool, which has few threads for that, sets no time-out for it."""
+    timer = threading.Timer(seconds, _shut_down, [connection])
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _configure(connection: Connection, timeout: float) -> None:
+    """Settings of a new connection."""
+    with _limited(connection, timeout):
+        _set_timeouts(connection)
+
+
+def _set_timeouts(connection: Connection) -> None:
+    """The time-outs of the server.
 
     The idle time-out frees the rows that a process has locked which was stopped within a transaction: no other replica
     could take over its responses.
@@ -283,13 +310,14 @@ def _configure(connection: Connection) -> None:
     )
 
 
-def _configure_heartbeat(connection: Connection) -> None:
+def _configure_heartbeat(connection: Connection, timeout: float) -> None:
     """The same; a beat that is lost with a crash of PostgreSQL is followed by the next one.
 
     The connection shares the lock of the schema, which keeps an import from starting.
     """
-    _configure(connection)
-    connection.execute("SET synchronous_commit = off")
-    row = connection.execute(f"SELECT pg_try_advisory_lock_shared({SCHEMA_LOCK})").fetchone()
+    with _limited(connection, timeout):
+        _set_timeouts(connection)
+        connection.execute("SET synchronous_commit = off")
+        row = connection.execute(f"SELECT pg_try_advisory_lock_shared({SCHEMA_LOCK})").fetchone()
     if row is None or not row[0]:
         raise StoreFault("The store failed: `antwort import` has the database for itself.")

@@ -206,10 +206,17 @@ MIGRATIONS: tuple[Sequence[LiteralString], ...] = (
 """The statements of each step."""
 
 
-def migrate(connection: Connection, steps: Sequence[Sequence[LiteralString]] = MIGRATIONS) -> int:
-    """Run the missing steps; returns the version before. `UnusableStore` for a newer schema, or for other tables."""
+def migrate(
+    connection: Connection, steps: Sequence[Sequence[LiteralString]] = MIGRATIONS, *, wait: float = 60.0
+) -> int:
+    """Run the missing steps; returns the version before. `UnusableStore` for a newer schema, or for other tables.
+
+    Waits for another migration for `wait` seconds; not at all where no step is missing.
+    """
+    if check_compatible(connection, len(steps)) == len(steps):
+        return len(steps)
     with connection.transaction():
-        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
+        _lock_migrations(connection, wait)
         version = check_compatible(connection, len(steps))
         if version == 0:
             connection.execute(
@@ -224,6 +231,22 @@ def migrate(connection: Connection, steps: Sequence[Sequence[LiteralString]] = M
                 connection.execute(statement)
             connection.execute("INSERT INTO antwort_migrations (version) VALUES (%s)", (number,))
         return version
+
+
+def _lock_migrations(connection: Connection, wait: float) -> None:
+    """Take the lock. PostgreSQL ends the connection of a migration that does nothing, so that a lost one frees it."""
+    connection.execute(
+        "SELECT set_config('lock_timeout', %s, true), set_config('idle_in_transaction_session_timeout', '60s', true)",
+        (f"{wait * 1000:.0f}ms",),
+    )
+    try:
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
+    except psycopg.errors.LockNotAvailable as error:
+        raise UnusableStore(
+            f"Another antwort has been migrating the database of `storage.url` for {wait:g} s. Start this one when it "
+            "has finished. If none is running, end the connection that holds the advisory lock: `pg_locks` has its "
+            "process id, for `pg_terminate_backend`."
+        ) from error
 
 
 def _refuse_exclusive_user(connection: Connection) -> None:

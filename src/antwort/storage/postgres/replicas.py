@@ -7,7 +7,8 @@ taken for dead. Times are by the clock of PostgreSQL, because those of several h
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from antwort.engine.replicas.port import ReplicaRecord, TokenBucket
 from antwort.storage.postgres.database import PostgresDatabase
@@ -16,6 +17,8 @@ from antwort.storage.sql.rows import Rows
 _BEAT_TIMEOUT = 3.0
 _NOW = "extract(epoch FROM clock_timestamp())"
 _SECONDS_PER_MINUTE = 60.0
+_MAX_CLOCK_ERROR = 0.5
+"""Seconds that a beat may take, so that its time is compared with the clock of this process."""
 _MAX_LATE = 60.0
 """Seconds that a statement may have waited for its row, at most: its time is older than that of the statement before
 it then. A row with a time after that was written before the clock was set back."""
@@ -24,13 +27,23 @@ it then. A row with a time after that was written before the clock was set back.
 class PostgresReplicas:
     """A `ReplicaStore`. Opening and closing block on the network."""
 
-    def __init__(self, url: str, database: PostgresDatabase) -> None:
+    def __init__(self, url: str, database: PostgresDatabase, clock: Callable[[], float]) -> None:
         self.blob_location = ""
+        self._clock = clock
+        self._clock_offset: float | None = None
+        """What the clock of PostgreSQL is ahead of that of this process."""
         self._database = database
         self._heartbeat = PostgresDatabase(url, max_connections=1, timeout=_BEAT_TIMEOUT, is_heartbeat=True)
 
+    def now(self) -> float:
+        return self._clock() + (self._clock_offset or 0.0)
+
     async def beat(self, record: ReplicaRecord) -> list[ReplicaRecord]:
-        return await self._heartbeat.write_all_tenants(lambda rows: _beat(rows, record))
+        started = time.monotonic()
+        records, database_time = await self._heartbeat.write_all_tenants(lambda rows: _beat(rows, record))
+        if self._clock_offset is None or time.monotonic() - started < _MAX_CLOCK_ERROR:
+            self._clock_offset = database_time - self._clock()
+        return records
 
     async def remove_replica(self, replica_id: str, beat: int | None = None) -> bool:
         return await self._heartbeat.write_all_tenants(lambda rows: _remove(rows, replica_id, beat))
@@ -62,7 +75,8 @@ class PostgresReplicas:
         await asyncio.to_thread(self._heartbeat.close)
 
 
-def _beat(rows: Rows, record: ReplicaRecord) -> list[ReplicaRecord]:
+def _beat(rows: Rows, record: ReplicaRecord) -> tuple[list[ReplicaRecord], float]:
+    """Store a beat; the records of all replicas, and the time of the database."""
     rows.execute(
         "INSERT INTO replicas (id, beat, url, sealing_keys, blobs) VALUES (:id, 1, :url, :sealing_keys, :blobs)"
         " ON CONFLICT (id) DO UPDATE SET beat = replicas.beat + 1, url = excluded.url,"
@@ -72,11 +86,13 @@ def _beat(rows: Rows, record: ReplicaRecord) -> list[ReplicaRecord]:
         sealing_keys=rows.dialect.as_list(record.sealing_keys),
         blobs=record.blobs,
     )
-    found = rows.execute("SELECT id, beat, url, sealing_keys, blobs FROM replicas ORDER BY id").fetchall()
-    return [
+    columns = f"id, beat, url, sealing_keys, blobs, {_NOW}"
+    found = rows.execute(f"SELECT {columns} FROM replicas ORDER BY id").fetchall()  # noqa: S608 - constant columns
+    records = [
         ReplicaRecord(id=identifier, beat=beat, url=url, sealing_keys=tuple(keys), blobs=blobs)
-        for identifier, beat, url, keys, blobs in found
+        for identifier, beat, url, keys, blobs, _ in found
     ]
+    return records, float(found[-1][-1])
 
 
 def _remove(rows: Rows, replica_id: str, beat: int | None) -> bool:

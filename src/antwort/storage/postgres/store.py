@@ -74,7 +74,7 @@ class PostgresStore(SqlStore):
         except psycopg.Error as error:
             raise start_error(error) from error
         database = PostgresDatabase(url)
-        return cls(database, blobs, PostgresReplicas(url, database), clock)
+        return cls(database, blobs, PostgresReplicas(url, database, clock), clock)
 
     async def aclose(self) -> None:
         """Wait for running operations, and close the connections."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -11,10 +12,12 @@ from fixtures_postgres import frozen, postgres_server, schema_url, stoppable_pos
 from psycopg.sql import SQL, Identifier, Literal
 
 from antwort.api.responses import Response
+from antwort.engine.replicas.port import ReplicaRecord
 from antwort.engine.stores import ContainerRecord, ContainerUse, Owner, SandboxRef, StoredResponse, StoreFault
 from antwort.storage import UnusableStore, display_url, inspect_store, open_store
 from antwort.storage.postgres.database import PostgresDatabase
-from antwort.storage.postgres.migrations import MIGRATIONS, migrate
+from antwort.storage.postgres.migrations import _MIGRATION_LOCK, MIGRATIONS, migrate
+from antwort.storage.postgres.store import PostgresStore
 
 pytestmark = pytest.mark.anyio
 
@@ -190,6 +193,36 @@ async def test_two_migrations_at_once_run_each_step_once(url):
     assert await asyncio.to_thread(versions) == [(number + 1,) for number in range(len(MIGRATIONS))]
 
 
+async def test_a_migration_that_does_not_end_is_an_error_that_says_so(url):
+    def run():
+        with psycopg.connect(url) as migrating, psycopg.connect(url, autocommit=True) as connection:
+            migrating.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
+            with pytest.raises(UnusableStore, match=r"has been migrating the database.*for 0.1 s.*pg_terminate_back"):
+                migrate(connection, MIGRATIONS[:1], wait=0.1)
+            migrating.rollback()
+            assert migrate(connection, wait=0.1) == 0
+            migrating.execute("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
+            assert migrate(connection, wait=0.1) == len(MIGRATIONS)  # nothing to do
+
+    async with asyncio.timeout(60):
+        await asyncio.to_thread(run)
+
+
+async def test_the_clock_of_the_database_is_that_of_all_replicas(url, tmp_path):
+    ahead = -100.0
+    store = await PostgresStore.open(url, tmp_path / "blobs", clock=lambda: time.time() + ahead)
+    try:
+        assert store.replicas.now() < time.time() - 90
+        await store.replicas.beat(ReplicaRecord(id=store.replica_id))
+        assert store.replicas.now() > time.time() - 90
+        ahead = 900.0  # the clock of the host is set
+        async with asyncio.timeout(30):
+            while store.replicas.now() > time.time() + 90:  # a beat that takes long does not change it
+                await store.replicas.beat(ReplicaRecord(id=store.replica_id))
+    finally:
+        await store.aclose()
+
+
 async def test_a_server_that_does_not_exist_is_a_fault_without_the_password(tmp_path):
     url = "postgresql://user:hunter2@127.0.0.1:9/db"
     with pytest.raises(StoreFault) as error:
@@ -323,6 +356,34 @@ async def test_one_connection_without_answers_costs_one_operation(postgres_serve
                 await read()
             assert await read() == (1,)
         finally:
+            await asyncio.to_thread(database.close)
+
+
+@pytest.mark.parametrize("is_heartbeat", [False, True])
+async def test_new_connections_that_get_no_answers_after_the_login_do_not_occupy_the_pool(
+    postgres_server,  # noqa: F811 - a fixture
+    is_heartbeat,
+):
+    with running_proxy(postgres_server) as proxy:
+        database = await asyncio.to_thread(
+            PostgresDatabase, proxy.url, max_connections=4, timeout=0.5, is_heartbeat=is_heartbeat
+        )
+
+        async def read():
+            return await database.read_all_tenants(lambda rows: rows.execute("SELECT 1").fetchone())
+
+        try:
+            assert await read() == (1,)
+            proxy.is_silent_after_login = True
+            proxy.break_connection(0)
+            while len(proxy.silent) < 6:  # more than the threads of the pool
+                with suppress(StoreFault):
+                    await read()
+            proxy.is_silent_after_login = False
+            async with asyncio.timeout(30):
+                assert await eventually(read) == (1,)
+        finally:
+            proxy.close_clients()
             await asyncio.to_thread(database.close)
 
 
