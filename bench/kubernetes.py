@@ -231,7 +231,10 @@ async def running_controller(
 
 @contextlib.contextmanager
 def api_server() -> Iterator[str]:
-    """The path of a kubeconfig: that of `ANTWORT_TEST_KUBECONFIG`, or of a server that is started here."""
+    """The path of a kubeconfig: that of `ANTWORT_TEST_KUBECONFIG`, or of a server that is started here.
+
+    The server must accept claims in any namespace, as one for custom resources alone does.
+    """
     if given := os.environ.get("ANTWORT_TEST_KUBECONFIG"):
         yield given
         return

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from fake_claim_controller import ClaimController
-from fixtures_kubernetes import api_server, free_port
+from fixtures_kubernetes import api_server, free_port, kubernetes_namespace
 from fixtures_server import create_key, run_server
 from manifests import Objects
 
@@ -37,7 +37,8 @@ async def api(kubeconfig):
     async with asyncio.timeout(30):
         while not await are_served(api):  # noqa: ASYNC110 - the definitions follow the group with a delay
             await asyncio.sleep(0.05)
-    yield api
+    async with kubernetes_namespace(api, "antwort-sandboxes"):
+        yield api
     await api.aclose()
 
 

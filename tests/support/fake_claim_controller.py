@@ -96,6 +96,8 @@ class SandboxPod:
         with suppress(ProcessLookupError):
             self.process.kill()
         await self.process.wait()
+        transport: Any = self.process._transport  # pyright: ignore[reportAttributeAccessIssue] - it has no close()
+        transport.close()  # its own end needs the event loop once more, which may be closed before
         await asyncio.to_thread(shutil.rmtree, self._disk, ignore_errors=True)
 
 

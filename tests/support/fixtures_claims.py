@@ -9,12 +9,12 @@ import secrets
 import tempfile
 import threading
 from collections.abc import Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AsyncExitStack, ExitStack, aclosing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fake_claim_controller import ClaimController, Pod, SandboxPod
-from fixtures_kubernetes import api_server, free_port
+from fixtures_kubernetes import api_server, free_port, kubernetes_namespace
 from waiting import wait_until
 
 from antwort.tools.builtins.codeinterpreter.kubernetes.api import KubernetesApi
@@ -38,13 +38,15 @@ class ClaimCluster:
         self.kubeconfig = kubeconfig
         self.namespace = f"test-{secrets.token_hex(4)}"
         self.port = free_port()
+        self._stack = AsyncExitStack()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._thread.start()
         self.controller = self.call(self._open(directory, pod_settings))
 
     async def _open(self, directory: Path, pod_settings: dict[str, str] | None) -> ClaimController:
-        self._api = KubernetesApi.from_kubeconfig(self.kubeconfig)
+        self._api = await self._stack.enter_async_context(aclosing(KubernetesApi.from_kubeconfig(self.kubeconfig)))
+        await self._stack.enter_async_context(kubernetes_namespace(self._api, self.namespace))
         return ClaimController(self._api, self.namespace, self.port, directory, pod_settings)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
@@ -86,7 +88,7 @@ class ClaimCluster:
 
     def close(self) -> None:
         self.call(self.controller.aclose())
-        self.call(self._api.aclose())
+        self.call(self._stack.aclose())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -10,8 +10,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,27 @@ async def _wait_for_group(kubeconfig: str) -> None:
                 break
             await asyncio.sleep(0.05)
     await api.aclose()
+
+
+@asynccontextmanager
+async def kubernetes_namespace(api: KubernetesApi, name: str) -> AsyncIterator[None]:
+    """Context manager: a namespace, deleted at the end if it was not there before.
+
+    An API server for custom resources alone has no namespaces, and accepts any. The cluster must not run the controller
+    of agent-sandbox: that of the tests reports the statuses.
+    """
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    try:
+        await api.request("POST", "/api/v1/namespaces", body=body)
+    except ApiRefused as refused:
+        if refused.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
+            raise
+        yield
+        return
+    try:
+        yield
+    finally:
+        await api.request("DELETE", f"/api/v1/namespaces/{name}")
 
 
 def free_port() -> int:

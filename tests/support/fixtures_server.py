@@ -97,6 +97,7 @@ class Server:
         self.cluster: ClaimCluster | None = None
         self.timeout = 30.0
         """Of the clients, for one response."""
+        self._clients: list[OpenAI] = []
         self.keys: dict[str, str] = {}
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("ANTWORT_")},
@@ -134,7 +135,14 @@ class Server:
 
     def client(self, key: str = "none") -> Any:
         """An OpenAI SDK client. Untyped: the SDK's unions of events and items would need a cast at every step."""
-        return OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=self.timeout)
+        client = OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=self.timeout)
+        self._clients = [client, *(one for one in self._clients if not one.is_closed())]
+        return client
+
+    def close_clients(self) -> None:
+        """Close the clients that are open: the garbage collector would report their sockets in some later test."""
+        for client in self._clients:
+            client.close()
 
     def http(self, **options) -> httpx2.Client:
         """An HTTP client, for requests that the SDK would not send."""
@@ -194,6 +202,7 @@ def run_server(directory: Path, config: dict | None = None, **options) -> Iterat
     try:
         yield server
     finally:
+        server.close_clients()
         if server.process.poll() is None:
             server.stop()
         else:
