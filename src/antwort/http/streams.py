@@ -36,9 +36,10 @@ def error_event(error: ApiError) -> Iterable[bytes]:
 
 
 class EventStream(Response, Generic[T]):
-    """Sends each event as the SSE frame that `encode` makes of it. `on_close` is called at the end in any case.
+    """Sends each event as the SSE frame that `encode` makes of it.
 
-    After an exception the last frames are those that `error_frames` makes of it.
+    `on_close` is called once: before the end of the body, so that the next request of the client finds limits released,
+    or when the stream breaks. After an exception the last frames are those that `error_frames` makes of it.
     """
 
     def __init__(
@@ -73,7 +74,11 @@ class EventStream(Response, Generic[T]):
                 on_idle=lambda: self._send_keep_alive(send),
             )
         finally:
-            self._on_close()
+            self._close()
+
+    def _close(self) -> None:
+        close, self._on_close = self._on_close, lambda: None
+        close()
 
     async def _send_all(self, send: Send) -> None:
         async with aclosing(self._events) as events:
@@ -86,6 +91,7 @@ class EventStream(Response, Generic[T]):
             except Exception as error:  # noqa: BLE001 - the status has been sent: the error goes into the stream
                 for frame in self._error_frames(to_api_error(error)):
                     await self._send(send, frame)
+        self._close()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _send(self, send: Send, frame: bytes) -> None:

@@ -46,6 +46,24 @@ async def test_a_frame_is_produced_only_after_the_previous_one_was_sent():
     assert (sent, closed) == ([b"0", b"1", b"2"], [1])
 
 
+async def test_the_stream_is_closed_before_the_end_of_the_body():
+    """A client that sends its next request at once finds its slots released."""
+    ended, closed = [], []
+
+    async def frames():
+        try:
+            yield b"x"
+        finally:
+            ended.append(1)
+
+    async def send(message):
+        if message["type"] == "http.response.body":
+            assert (ended, closed) == (([], []) if message["more_body"] else ([1], [1]))
+
+    await stream(frames(), on_close=lambda: closed.append(1))({}, wait_forever, send)
+    assert closed == [1]
+
+
 async def test_a_client_that_reads_nothing_closes_the_generator():
     ended = []
 
