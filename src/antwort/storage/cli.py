@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -142,7 +142,7 @@ def import_(config: Path | None, file: Path, *, merge: bool) -> None:
     with _errors(), ExitStack() as stack:
         from antwort.config import is_object_store  # noqa: PLC0415 - likewise optional
         from antwort.storage import maintenance  # noqa: PLC0415 - needs an optional extra
-        from antwort.storage.sql import identity  # noqa: PLC0415 - likewise optional
+        from antwort.storage.sql import files, identity  # noqa: PLC0415 - likewise optional
         from antwort.storage.transfer import ExportReader, import_store, verify  # noqa: PLC0415 - likewise optional
 
         settings = _settings(config)
@@ -157,9 +157,12 @@ def import_(config: Path | None, file: Path, *, merge: bool) -> None:
         stack.callback(database.close)
         progress = _display()
 
+        async def known(names: Sequence[str]) -> set[str]:
+            return files.referenced(database.rows, names)
+
         async def run() -> bool | None:
             try:
-                await blobs.claim(identity.get(database.rows))
+                await blobs.claim(identity.get(database.rows), known)
                 return await import_store(database, blobs, reader, progress, merge=merge)
             finally:
                 await blobs.aclose()
