@@ -111,12 +111,18 @@ def _output(file: Path) -> Generator[IO[bytes]]:
             raise click.UsageError("The export is a tar archive: redirect the standard output.")
         yield sys.stdout.buffer
         return
-    if file.exists():
-        raise click.ClickException(f"{file} exists. Delete it, or choose another name.")
     partial = file.with_name(f"{file.name}.partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise click.ClickException(
+            f"{partial} exists: another export to {file} is running, or one was killed. Wait for it, or delete that "
+            "file; or choose another name."
+        ) from None
     try:
         with os.fdopen(descriptor, "wb") as stream:
+            if file.exists():  # looked up here, where no other export can complete it
+                raise click.ClickException(f"{file} exists. Delete it, or choose another name.")
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
