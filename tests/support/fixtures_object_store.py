@@ -141,3 +141,57 @@ def answering(status: int, code: str) -> Iterator[str]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def racing_mark(owner: str, *, has_conditions: bool) -> Iterator[tuple[str, list[str | None]]]:
+    """An empty bucket where another store writes its mark before the first write of this one.
+
+    Yields the URL, and a list that gets the `if-none-match` of each write. Without conditions a conditional write is a
+    501, as some servers answer.
+    """
+    writes: list[str | None] = []
+    content: list[bytes] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if "list-type" in self.path:
+                self._answer(200, b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>")
+            elif content:
+                self._answer(200, content[-1])
+            else:
+                self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+
+        def do_PUT(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            condition = self.headers.get("if-none-match")
+            if not content:
+                content.append(owner.encode())
+            writes.append(condition)
+            if condition is None:
+                content.append(body)
+                self._answer(200, b"")
+            elif has_conditions:
+                self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
+            else:
+                self._answer(501, b"<Error><Code>NotImplemented</Code></Error>")
+
+        def _answer(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("content-length", str(len(body)))
+            self.send_header("etag", '"a"')
+            self.send_header("last-modified", "Mon, 01 Jan 2024 00:00:00 GMT")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as its base class names it
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", writes
+        finally:
+            server.shutdown()
+            thread.join()

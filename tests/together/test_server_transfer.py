@@ -175,6 +175,45 @@ def test_a_damaged_file_changes_nothing_and_an_existing_one_is_not_overwritten(t
     assert list((tmp_path / "2").iterdir()) == []
 
 
+WITH_PEAK = """
+import sys
+from antwort.cli import main
+main(sys.argv[1:], standalone_mode=False)
+print(next(line for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
+def peak(directory: Path, *arguments: str) -> int:
+    """The largest resident memory of a command, in bytes."""
+    run = [sys.executable, "-c", WITH_PEAK, *arguments]
+    done = subprocess.run(run, cwd=directory, env=environment(directory, {}), capture_output=True, check=True)
+    return int(done.stdout.split()[1]) * 1024
+
+
+@pytest.mark.parametrize("is_postgres", [False, True])
+def test_the_memory_of_an_export_and_an_import_does_not_depend_on_the_number_of_large_rows(
+    tmp_path,
+    postgres_server,  # noqa: F811 - a fixture
+    is_postgres,
+):
+    def storage(directory: Path) -> dict[str, Any]:
+        return {"url": schema_url(postgres_server, directory)} if is_postgres else {}
+
+    size, first = 8_000_000, tmp_path / "1"
+    peaks: dict[str, list[int]] = {"export": [], "import": []}
+    for number, count in enumerate((4, 8)):
+        file, second = tmp_path / f"{number}.tar", tmp_path / f"to {number}"
+        with run_server(first, {"storage": storage(first)}) as server:
+            for _ in range(count):
+                server.client().responses.create(model="scripted", input="refuse" + "x" * size)
+            peaks["export"].append(peak(first, "export", str(file)))
+        with run_server(second, {"storage": storage(second)}):
+            pass
+        peaks["import"].append(peak(second, "import", str(file)))
+    for name, (few, many) in peaks.items():
+        assert many - few < 2 * size, name
+
+
 @pytest.mark.parametrize("is_postgres", [False, True])
 def test_an_import_that_is_killed_changes_nothing(tmp_path, postgres_server, is_postgres):  # noqa: F811 - a fixture
     with run_server(tmp_path / "1") as server:

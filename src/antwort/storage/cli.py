@@ -6,7 +6,7 @@ import asyncio
 import os
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -111,12 +111,18 @@ def _output(file: Path) -> Generator[IO[bytes]]:
             raise click.UsageError("The export is a tar archive: redirect the standard output.")
         yield sys.stdout.buffer
         return
-    if file.exists():
-        raise click.ClickException(f"{file} exists. Delete it, or choose another name.")
     partial = file.with_name(f"{file.name}.partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise click.ClickException(
+            f"{partial} exists: another export to {file} is running, or one was killed. Wait for it, or delete that "
+            "file; or choose another name."
+        ) from None
     try:
         with os.fdopen(descriptor, "wb") as stream:
+            if file.exists():  # looked up here, where no other export can complete it
+                raise click.ClickException(f"{file} exists. Delete it, or choose another name.")
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
@@ -142,7 +148,7 @@ def import_(config: Path | None, file: Path, *, merge: bool) -> None:
     with _errors(), ExitStack() as stack:
         from antwort.config import is_object_store  # noqa: PLC0415 - likewise optional
         from antwort.storage import maintenance  # noqa: PLC0415 - needs an optional extra
-        from antwort.storage.sql import identity  # noqa: PLC0415 - likewise optional
+        from antwort.storage.sql import files, identity  # noqa: PLC0415 - likewise optional
         from antwort.storage.transfer import ExportReader, import_store, verify  # noqa: PLC0415 - likewise optional
 
         settings = _settings(config)
@@ -157,9 +163,12 @@ def import_(config: Path | None, file: Path, *, merge: bool) -> None:
         stack.callback(database.close)
         progress = _display()
 
+        async def known(names: Sequence[str]) -> set[str]:
+            return files.referenced(database.rows, names)
+
         async def run() -> bool | None:
             try:
-                await blobs.claim(identity.get(database.rows))
+                await blobs.claim(identity.get(database.rows), known)
                 return await import_store(database, blobs, reader, progress, merge=merge)
             finally:
                 await blobs.aclose()

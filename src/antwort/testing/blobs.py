@@ -17,7 +17,7 @@ place. Assertions are plain `AssertionError`s with both values in the message.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from random import Random
@@ -64,6 +64,12 @@ async def all_unowned(blobs: BlobStore, limit: int = 1000, calls: int = 1) -> se
     return {name for _ in range(calls) for name in await blobs.unowned(limit)}
 
 
+async def unknown(names: Sequence[str]) -> Collection[str]:
+    """What a store without records knows of some blobs."""
+    del names
+    return ()
+
+
 class BlobConformance:
     """All conformance tests. Subclass it and implement `open`."""
 
@@ -79,7 +85,7 @@ class BlobConformance:
         """Context manager: the open blobs, claimed."""
         blobs = await self.open(directory, orphan_age)
         try:
-            await blobs.claim("store-1")
+            await blobs.claim("store-1", unknown)
             yield blobs
         finally:
             await blobs.aclose()
@@ -206,18 +212,27 @@ class BlobConformance:
             check_equal(await read(other, upload.name), bytes(10 * MIB))
 
     async def test_the_blobs_of_another_store_are_not_taken(self, tmp_path: Path) -> None:
-        """Unless a lock keeps other processes away, so that `claim` does nothing."""
         async with self.opened_blobs(tmp_path) as blobs:
-            await blobs.claim("store-1")
-        other = await self.open(tmp_path, ORPHAN_AGE)
-        try:
-            await other.claim("store-2")
-        except UnusableStore:
-            pass
-        else:
-            check(self.is_exclusive, "the claim of a second store must be refused")
-        finally:
-            await other.aclose()
+            place = await blobs.claim("store-1", unknown)
+        async with self.opened_blobs(tmp_path) as blobs:
+            check_equal(await blobs.claim("store-1", unknown), place)
+        await self._check_refused(tmp_path, "store-2")
+
+    async def test_blobs_without_a_mark_belong_to_the_store_that_knows_one(self, tmp_path: Path) -> None:
+        """As a version without marks has left them."""
+        blobs = await self.open(tmp_path, ORPHAN_AGE)
+        names = [await store(blobs, b"content") for _ in range(3)]
+        await blobs.aclose()
+
+        async def known(some: Sequence[str]) -> Collection[str]:
+            return {name for name in some if name == names[1]}
+
+        await self._check_refused(tmp_path, "store-1")
+        blobs = await self.open(tmp_path, ORPHAN_AGE)
+        await blobs.claim("store-2", known)
+        await blobs.claim("store-2", unknown)
+        await blobs.aclose()
+        await self._check_refused(tmp_path, "store-1")
 
     async def test_closed_blobs_raise_a_store_fault(self, tmp_path: Path) -> None:
         async with self.opened_blobs(tmp_path) as blobs:
@@ -234,6 +249,16 @@ class BlobConformance:
         except StoreFault:
             return
         raise AssertionError(f"a download from closed blobs must raise StoreFault, not end after {size} bytes")
+
+    async def _check_refused(self, directory: Path, store_id: str) -> None:
+        blobs = await self.open(directory, ORPHAN_AGE)
+        try:
+            await blobs.claim(store_id, unknown)
+        except UnusableStore:
+            return
+        finally:
+            await blobs.aclose()
+        raise AssertionError(f"the claim of {store_id} must be refused")
 
     async def _check_empty(self, directory: Path) -> None:
         async with self.opened_blobs(directory, orphan_age=1e-9) as blobs:

@@ -6,6 +6,6 @@
 from __future__ import annotations
 
 from antwort.storage.blobs.directory import DirectoryBlobs
-from antwort.storage.blobs.port import ORPHAN_AGE, BlobStore, BlobUpload
+from antwort.storage.blobs.port import ORPHAN_AGE, BlobStore, BlobUpload, KnownBlobs
 
-__all__ = ["ORPHAN_AGE", "BlobStore", "BlobUpload", "DirectoryBlobs"]
+__all__ = ["ORPHAN_AGE", "BlobStore", "BlobUpload", "DirectoryBlobs", "KnownBlobs"]

@@ -5,6 +5,9 @@ is used by one process (`is_shared` is false; the store's lock ensures it), or b
 One process knows its own uploads, so every other blob without a record is an orphan. Of several processes, none knows
 the uploads of the others, and locks of files may not work across hosts: there a blob counts as an upload in progress
 until it was not written to for `orphan_age`.
+
+A file in the directory has the id of the store that it belongs to. Another store, of either kind, refuses to start with
+it, because every blob in it would be an orphan there.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from threading import Lock
 from typing import TypeVar, TypeVarTuple, Unpack
 
 from antwort.engine.stores import StoreFault
-from antwort.storage.blobs.port import ORPHAN_AGE, UploadAge
+from antwort.storage.blobs.port import ORPHAN_AGE, KnownBlobs, UploadAge
 from antwort.storage.errors import UnusableStore, translate_os_errors
 
 T = TypeVar("T")
@@ -33,8 +36,13 @@ Ts = TypeVarTuple("Ts")
 CHUNK_SIZE = 1024 * 1024
 THREADS = 4
 OWNER_FILE = "antwort-store"
-"""The file with the id of the store that a shared directory belongs to, and with the id of the directory."""
+"""The file with the id of the store that the directory belongs to, and with the id of the directory."""
 
+_KNOWN_SIZE = 1000
+"""Blobs in one question for those that the store knows."""
+_MARK_TIMEOUT = 2.0
+"""Seconds in which another process completes a mark that it has begun."""
+_MARK_POLL = 0.02
 _PARTIAL_SUFFIX = ".part"
 _BLOB_NAME_RE = re.compile(r"(?P<name>[0-9a-f]{32})(?:\.part)?")
 
@@ -131,9 +139,16 @@ class DirectoryBlobs:
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="antwort-blobs")
         self._closed = False
 
-    async def claim(self, store_id: str) -> str:
-        """A directory of one process is not marked: the lock of the store keeps others away."""
-        return "" if self._orphan_age is None else await self._run(_claim, self._directory, store_id)
+    async def claim(self, store_id: str, known: KnownBlobs) -> str:
+        path = self._directory / OWNER_FILE
+        if not await self._run(path.exists) and not await self._is_known(known) and not await self._run(path.exists):
+            # Still without a mark: no other process has marked it, and then written these blobs, meanwhile.
+            raise UnusableStore(
+                f"{self._directory} has files that this database does not know, and no {OWNER_FILE!r} that says which "
+                "database they belong to. Set `storage.blobs` to another directory; or, if no database needs them, "
+                "delete them."
+            )
+        return await self._run(_claim, path, store_id)
 
     async def write(self, content: AsyncIterator[bytes]) -> _FileUpload:
         upload = _FileUpload(self._directory, UploadAge(self._orphan_age), self._uploads.discard)
@@ -160,6 +175,14 @@ class DirectoryBlobs:
     async def aclose(self) -> None:
         self._closed = True
         await asyncio.to_thread(self._threads.shutdown)
+
+    async def _is_known(self, known: KnownBlobs) -> bool:
+        """Whether the store knows one of the complete blobs, or there is none."""
+        names = await self._run(_complete_blobs, self._directory)
+        for start in range(0, len(names), _KNOWN_SIZE):
+            if await known(names[start : start + _KNOWN_SIZE]):
+                return True
+        return not names
 
     def _unowned(self, limit: int) -> list[str]:
         oldest = None if self._orphan_age is None else time.time() - self._orphan_age
@@ -209,25 +232,67 @@ def _blobs(directory: Path, written_before: float | None) -> Iterator[str]:
                     yield found["name"]
 
 
-def _claim(directory: Path, store_id: str) -> str:
+def _complete_blobs(directory: Path) -> list[str]:
+    """The names of complete blobs: a partial one has no record, so it says nothing about whose it is."""
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in entries if _BLOB_NAME_RE.fullmatch(entry.name) and "." not in entry.name]
+
+
+def _claim(path: Path, store_id: str) -> str:
     """Mark the directory as that of a store, unless it is marked; the random id of the directory.
 
     Its path would not do: hosts mount one directory at different paths, and different ones at one path.
     """
-    path = directory / OWNER_FILE
     if not path.exists():
-        new = directory / f"{OWNER_FILE}.{secrets.token_hex(8)}"
-        new.write_text(f"{store_id}\n{secrets.token_hex(16)}\n", encoding="ascii")
-        with suppress(FileExistsError):  # another process was faster
-            os.link(new, path)
-        new.unlink()
-    owner, _, directory_id = path.read_text(encoding="ascii", errors="replace").partition("\n")
+        _write_mark(path, f"{store_id}\n{secrets.token_hex(16)}\n".encode())
+    owner, directory_id = _read_mark(path)
     if owner != store_id:
         raise UnusableStore(
-            f"{directory} holds the files of another database. Set `storage.blobs` to another directory; or, if that "
+            f"{path.parent} holds the files of another database. Set `storage.blobs` to another directory; or, if that "
             f"database does not exist any more, delete {path}."
         )
-    return directory_id.strip()
+    return directory_id
+
+
+def _write_mark(path: Path, mark: bytes) -> None:
+    """Create the mark, complete at once where there are hard links; does nothing if another process was faster."""
+    new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+    try:
+        _create(new, mark)
+        os.link(new, path)
+    except FileExistsError:
+        return
+    except OSError:  # no hard links: SMB, FAT, most FUSE file systems. Or no space, which fails here again
+        with suppress(FileExistsError):
+            _create(path, mark)
+    finally:
+        new.unlink(missing_ok=True)
+
+
+def _create(path: Path, content: bytes) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(file, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def _read_mark(path: Path) -> tuple[str, str]:
+    """The ids in the mark. Without hard links another process may be writing it."""
+    deadline = time.monotonic() + _MARK_TIMEOUT
+    while True:
+        lines = path.read_text(encoding="ascii", errors="replace").split("\n")
+        match lines:
+            case [owner, directory_id, *_, _]:
+                return owner, directory_id.strip()
+            case _ if time.monotonic() > deadline:
+                raise UnusableStore(f"{path} is incomplete: the process that wrote it was killed. Delete that file.")
+            case _:
+                time.sleep(_MARK_POLL)
 
 
 def _unlink(directory: Path, names: Iterable[str]) -> None:

@@ -9,13 +9,17 @@ the blobs that no upload in progress can own, and a look at their records.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable
-from typing import Protocol
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Protocol, TypeAlias
 
 from antwort.engine.stores import StoreFault
 
 ORPHAN_AGE = 86_400.0
 """Seconds without a write after which a blob of another process is not an upload in progress any more."""
+
+
+KnownBlobs: TypeAlias = Callable[[Sequence[str]], Awaitable[Collection[str]]]
+"""Those of some blobs that the store has records of."""
 
 
 class BlobUpload(Protocol):
@@ -44,9 +48,10 @@ class BlobUpload(Protocol):
 class BlobStore(Protocol):
     """Stores blobs. Failures of the disk or of the network raise `StoreFault`."""
 
-    async def claim(self, store_id: str) -> str:
-        """At start: `UnusableStore` if the blobs belong to another store, whose blobs would be orphans here.
+    async def claim(self, store_id: str, known: KnownBlobs) -> str:
+        """At start: mark the place as that of a store. `UnusableStore` if its blobs belong to another one.
 
+        They would be orphans here. Blobs without a mark belong to the store if it knows at least one of them.
         Returns what identifies their place: equal for all processes that share them, and different for others.
         """
         ...

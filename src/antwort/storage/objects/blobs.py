@@ -18,12 +18,13 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import ObjectStore
 
 from antwort.engine.stores import ContentFault, StoreFault
-from antwort.storage.blobs.port import ORPHAN_AGE, UploadAge
+from antwort.storage.blobs.port import ORPHAN_AGE, KnownBlobs, UploadAge
 from antwort.storage.errors import UnusableStore
-from antwort.storage.objects.errors import ObjectStoreFault, is_missing, translate_errors
+from antwort.storage.objects.errors import ObjectStoreFault, has_no_conditions, is_missing, translate_errors
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -104,17 +105,25 @@ class ObjectStoreBlobs:
         self._removals: set[asyncio.Task[None]] = set()
         self._closed = False
 
-    async def claim(self, store_id: str) -> str:
+    async def claim(self, store_id: str, known: KnownBlobs) -> str:
         """`UnusableStore` also if the object store refuses this configuration."""
         try:
             owner = await self._get(OWNER_OBJECT)
             if owner is None:
-                await self._put(OWNER_OBJECT, store_id.encode())
+                is_known = await self._is_known(known)
+                if is_known or await self._get(OWNER_OBJECT) is not None:
+                    await self._create(OWNER_OBJECT, store_id.encode())
                 owner = await self._get(OWNER_OBJECT)  # that of another process that started at the same time, maybe
         except ObjectStoreFault as fault:
             if fault.is_refusal:
                 raise UnusableStore(f"{fault} Fix that, or change `storage.blobs`.") from None
             raise
+        if owner is None:
+            raise UnusableStore(
+                f"{self._url} has files that this database does not know, and no object {OWNER_OBJECT!r} that says "
+                "which database they belong to. Set `storage.blobs` to another prefix; or, if no database needs them, "
+                "delete them."
+            )
         if owner != store_id.encode():
             raise UnusableStore(
                 f"{self._url} holds the files of another database. Set `storage.blobs` to another prefix; or, if that "
@@ -185,6 +194,30 @@ class ObjectStoreBlobs:
     async def get_part(self, name: str, number: int) -> bytes | None:
         """A part of a blob."""
         return await self._get(_path(name, number))
+
+    async def _is_known(self, known: KnownBlobs) -> bool:
+        """Whether the store knows one of the blobs, or there is none."""
+        is_empty = True
+        with translate_errors(self._url):
+            async for entries in self._list():
+                names = {str(found["name"]) for entry in entries if (found := _PART_RE.fullmatch(entry["path"]))}
+                if names and await known(sorted(names)):
+                    return True
+                is_empty = is_empty and not names
+        return is_empty
+
+    async def _create(self, path: str, content: bytes) -> None:
+        """Store an object unless there is one; in an object store without conditional requests, also then."""
+        self._check_open()
+        with translate_errors(self._url):
+            try:
+                await obstore.put_async(self._client, path, content, use_multipart=False, mode="create")
+            except AlreadyExistsError:
+                return
+            except BaseError as error:
+                if not has_no_conditions(error):
+                    raise
+                await obstore.put_async(self._client, path, content, use_multipart=False)
 
     async def _put(self, path: str, content: bytes) -> None:
         self._check_open()

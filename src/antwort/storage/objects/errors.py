@@ -9,7 +9,7 @@ import re
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from obstore.exceptions import BaseError, PermissionDeniedError, UnauthenticatedError
+from obstore.exceptions import BaseError, NotSupportedError, PermissionDeniedError, UnauthenticatedError
 
 from antwort.engine.stores import ContentFault
 
@@ -31,6 +31,11 @@ class ObjectStoreFault(ContentFault):
 def is_missing(error: Exception) -> bool:
     """Whether an object does not exist, in a bucket that does."""
     return isinstance(error, FileNotFoundError) and _code(error) not in _NO_BUCKET
+
+
+def has_no_conditions(error: BaseError) -> bool:
+    """Whether the object store does not support a condition of a request, such as that an object does not exist."""
+    return isinstance(error, NotSupportedError) or _code(error) == "NotImplemented"
 
 
 @contextmanager

@@ -53,7 +53,7 @@ _PARAMETER_RE = re.compile(r"(?<![:\w]):([a-z_]+)")
 
 
 @lru_cache(maxsize=512)
-def _translated(sql: str) -> str:
+def translated(sql: str) -> str:
     """A statement with psycopg's parameters: `%(name)s` for `:name`."""
     return _PARAMETER_RE.sub(r"%(\1)s", sql.replace("%", "%%"))
 
@@ -67,11 +67,11 @@ def _without_nul(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def _execute(connection: Connection, sql: str, values: Mapping[str, object]) -> Cursor:
-    return cast("Cursor", connection.execute(cast("Any", _translated(sql)), _without_nul(values)))
+    return cast("Cursor", connection.execute(cast("Any", translated(sql)), _without_nul(values)))
 
 
 def _execute_many(connection: Connection, sql: str, values: Iterable[Mapping[str, object]]) -> None:
-    connection.cursor().executemany(cast("Any", _translated(sql)), map(_without_nul, values))
+    connection.cursor().executemany(cast("Any", translated(sql)), map(_without_nul, values))
 
 
 def _as_list(values: Sequence[str]) -> object:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal, LiteralString
+from typing import Any, Literal, LiteralString, cast
 
 import psycopg
 from psycopg.sql import SQL, Identifier
 
 from antwort.storage.errors import require_newest
-from antwort.storage.postgres.database import DIALECT
+from antwort.storage.postgres.database import DIALECT, translated
 from antwort.storage.postgres.errors import is_connection_error, translate_error
 from antwort.storage.postgres.migrations import MIGRATIONS, Connection, check_compatible, migrate
 from antwort.storage.postgres.store import CONNECT_TIMEOUT, lock_schema, start_error
+from antwort.storage.sql import files
 from antwort.storage.sql.database import Committed
 from antwort.storage.sql.rows import Rows
 from antwort.storage.transfer.tables import TABLES
@@ -26,7 +27,8 @@ class PostgresTransfer:
 
     insert_clause = "OVERRIDING SYSTEM VALUE"
 
-    def __init__(self, connection: Connection, begin: LiteralString) -> None:
+    def __init__(self, url: str, connection: Connection, begin: LiteralString) -> None:
+        self._url = url
         self._connection = connection
         self.rows = Rows(connection, DIALECT)
         connection.execute(begin)
@@ -38,6 +40,14 @@ class PostgresTransfer:
             (table,),
         )
         return {name: kind == "boolean" for name, kind in found}
+
+    def stream(self, sql: str, **values: object) -> Iterator[tuple[Any, ...]]:
+        # Binary: as text, bytes would arrive with twice their size.
+        return self._connection.cursor().stream(cast("Any", translated(sql)), values, binary=True)
+
+    def still_referenced(self, blobs: Sequence[str]) -> set[str]:
+        with _start_errors(), _connect(self._url) as connection:
+            return files.referenced(Rows(connection, DIALECT), blobs)
 
     def rejection(self, error: Exception) -> Literal["duplicate", "invalid"] | None:
         if isinstance(error, psycopg.errors.UniqueViolation):
@@ -72,7 +82,7 @@ def open_snapshot(url: str) -> PostgresTransfer:
         connection = _connect(url)
         try:
             require_newest(check_compatible(connection), len(MIGRATIONS))
-            return PostgresTransfer(connection, _SNAPSHOT)
+            return PostgresTransfer(url, connection, _SNAPSHOT)
         except BaseException:
             connection.close()
             raise
@@ -85,7 +95,7 @@ def open_target(url: str) -> PostgresTransfer:
         try:
             lock_schema(connection)
             migrate(connection)
-            transfer = PostgresTransfer(connection, "BEGIN")
+            transfer = PostgresTransfer(url, connection, "BEGIN")
             for table in TABLES:  # also where a server does not hold the lock of the schema
                 connection.execute(SQL("LOCK TABLE {} IN EXCLUSIVE MODE").format(Identifier(table.name)))
         except BaseException:

@@ -74,7 +74,7 @@ class SqlStore:
 
     async def claim_blobs(self) -> str:
         """At start: identifies where the blobs are; `UnusableStore` if they belong to another database."""
-        return await self._blobs.claim(await self._database.read_all_tenants(identity.get))
+        return await self._blobs.claim(await self._database.read_all_tenants(identity.get), self._known_blobs)
 
     # ── responses ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -237,10 +237,13 @@ class SqlStore:
         unowned = await self._blobs.unowned(_SWEEP_SIZE)
         if not unowned:
             return 0
-        kept = await self._database.read_all_tenants(lambda rows: files.referenced(rows, unowned))
+        kept = await self._known_blobs(unowned)
         orphans = [name for name in unowned if name not in kept]
         await self._blobs.remove(orphans)
         return len(orphans)
+
+    async def _known_blobs(self, names: Sequence[str]) -> set[str]:
+        return await self._database.read_all_tenants(lambda rows: files.referenced(rows, names))
 
     async def _file(self, owner: Owner, file_id: str) -> tuple[FileRecord, str] | None:
         now = self._now()

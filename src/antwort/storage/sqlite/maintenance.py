@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import quote
 
 from antwort.storage.errors import UnusableStore, require_newest
+from antwort.storage.sql import files
 from antwort.storage.sql.database import Committed
 from antwort.storage.sql.rows import Rows
 from antwort.storage.sqlite.database import DIALECT, connect
@@ -24,7 +26,8 @@ class SqliteTransfer:
 
     insert_clause = ""
 
-    def __init__(self, connection: sqlite3.Connection, begin: str, lock: StoreLock | None = None) -> None:
+    def __init__(self, path: Path, connection: sqlite3.Connection, begin: str, lock: StoreLock | None = None) -> None:
+        self._path = path
         self._connection = connection
         self._lock = lock
         self.rows = Rows(connection, DIALECT)
@@ -33,6 +36,13 @@ class SqliteTransfer:
 
     def columns(self, table: str) -> dict[str, bool]:
         return dict.fromkeys((row[1] for row in self._connection.execute(f"PRAGMA table_info({table})")), False)
+
+    def stream(self, sql: str, **values: object) -> Iterator[tuple[Any, ...]]:
+        return iter(self.rows.execute(sql, **values))  # a cursor of SQLite computes a row when it is asked for it
+
+    def still_referenced(self, blobs: Sequence[str]) -> set[str]:
+        with closing(_open_read_only(self._path)) as connection:
+            return files.referenced(Rows(connection, DIALECT), blobs)
 
     def rejection(self, error: Exception) -> Literal["duplicate", "invalid"] | None:
         if isinstance(error, sqlite3.IntegrityError):
@@ -59,7 +69,7 @@ def open_snapshot(path: Path) -> SqliteTransfer:
     connection = _open_read_only(path)
     try:
         require_newest(check_compatible(connection), len(MIGRATIONS))
-        return SqliteTransfer(connection, "BEGIN")
+        return SqliteTransfer(path, connection, "BEGIN")
     except BaseException:
         connection.close()
         raise
@@ -73,7 +83,7 @@ def open_target(path: Path, blobs: Path | None) -> SqliteTransfer:
             connection = connect(path, LOCK_TIMEOUT)
             try:
                 migrate(connection)
-                return SqliteTransfer(connection, "BEGIN IMMEDIATE", lock)
+                return SqliteTransfer(path, connection, "BEGIN IMMEDIATE", lock)
             except BaseException:
                 connection.close()
                 raise

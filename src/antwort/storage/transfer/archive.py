@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, Final, TypeAlias
 
@@ -58,6 +59,7 @@ class _End(Struct):
     rows: dict[str, int]
 
 
+_encode_into = msgspec.json.Encoder().encode_into
 _decode_header = msgspec.json.Decoder(Header).decode
 _decode_end = msgspec.json.Decoder(_End).decode
 _decode_row = msgspec.json.Decoder(list[str | int | float | bool | dict[str, str] | None]).decode
@@ -77,7 +79,8 @@ class ExportWriter:
         """Write rows of a table."""
         chunk = bytearray()
         for row in rows:
-            chunk += msgspec.json.encode([_encoded(value) for value in row]) + b"\n"
+            _encode_into([_encoded(value) for value in row], chunk, -1)  # at its end
+            chunk += b"\n"
             self._rows[table] = self._rows.get(table, 0) + 1
             if len(chunk) >= CHUNK_BYTES:
                 self._flush(table, chunk)
@@ -99,10 +102,10 @@ class ExportWriter:
     def _flush(self, table: str, chunk: bytearray) -> None:
         if chunk:
             self._members += 1
-            self._member(f"{table}/{self._members:08d}.jsonl", bytes(chunk))
+            self._member(f"{table}/{self._members:08d}.jsonl", chunk)
             chunk.clear()
 
-    def _member(self, name: str, content: bytes) -> None:
+    def _member(self, name: str, content: bytes | bytearray) -> None:
         self._write(name, len(content))
         self._put(content)
         self._file.write(tar.padding(len(content)))
@@ -111,7 +114,7 @@ class ExportWriter:
         self._digest.update(_digest_head(name, size))
         self._file.write(tar.header(name, "file", size, 0))
 
-    def _put(self, data: bytes) -> None:
+    def _put(self, data: bytes | bytearray) -> None:
         self._digest.update(data)
         self._file.write(data)
 
@@ -221,7 +224,7 @@ class ExportReader:
             raise DamagedExport(f"its header does not list the table {table!r}")
         width = len(self.header.tables[table])
         try:
-            rows = [[_decoded(value) for value in _decode_row(line)] for line in data.splitlines()]
+            rows = [[_decoded(value) for value in _decode_row(line)] for line in io.BytesIO(data)]
         except (msgspec.MsgspecError, ValueError) as error:
             raise DamagedExport(f"a row of {table!r} is not valid") from error
         if any(len(row) != width for row in rows):

@@ -119,6 +119,7 @@ class _Importer:
                 case None:
                     raise
         self._progress.count(table.name, len(member.rows))
+        member.rows.clear()  # before the next ones are read, to hold one large row in memory and not two
 
     def _values(self, table: Table, names: Sequence[str], row: Row) -> dict[str, object]:
         values: dict[str, object] = dict(zip(names, row, strict=True))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from antwort.storage.sql.database import Committed
 from antwort.storage.sql.rows import Rows
@@ -24,6 +25,14 @@ class TransferDatabase(Protocol):
 
     def columns(self, table: str) -> dict[str, bool]:
         """The columns of a table, and which of them are boolean to the database."""
+        ...
+
+    def stream(self, sql: str, **values: object) -> Iterator[tuple[Any, ...]]:
+        """The rows of a query, with one at a time in memory. No other statement may run meanwhile."""
+        ...
+
+    def still_referenced(self, blobs: Sequence[str]) -> set[str]:
+        """Those of the blobs that a record refers to now, outside of the snapshot."""
         ...
 
     def rejection(self, error: Exception) -> Literal["duplicate", "invalid"] | None:

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from fixtures_in_process_server import multipart_body, run_in_process_server
 
+from antwort.storage.blobs.directory import OWNER_FILE
+
 pytestmark = pytest.mark.anyio
 
 FORM = {"content-type": "multipart/form-data; boundary=b"}
@@ -16,7 +18,7 @@ async def upload(http, *parts):
 
 
 def stored_blobs(server) -> list[Path]:
-    return list(Path(server.services.config.storage.blobs).iterdir())
+    return [path for path in Path(server.services.config.storage.blobs).iterdir() if path.name != OWNER_FILE]
 
 
 async def test_a_download_has_the_uploaded_content_as_an_attachment(server):

@@ -14,7 +14,7 @@ from antwort.engine.stores import StoreFault
 from antwort.storage.blobs import DirectoryBlobs
 from antwort.storage.blobs.directory import CHUNK_SIZE, OWNER_FILE
 from antwort.storage.errors import UnusableStore
-from antwort.testing.blobs import BlobConformance
+from antwort.testing.blobs import BlobConformance, unknown
 from antwort.testing.checks import not_none
 from antwort.testing.store.base import chunks
 
@@ -200,10 +200,57 @@ async def test_in_a_shared_directory_a_blob_is_unowned_by_its_age(directory):
 
 async def test_a_shared_directory_of_another_database_is_named_with_its_mark(directory):
     shared = await asyncio.to_thread(DirectoryBlobs, directory, is_shared=True)
-    await shared.claim("store-1")
+    await shared.claim("store-1", unknown)
     with pytest.raises(UnusableStore, match=rf"another database\. .* delete .*{OWNER_FILE}"):
-        await shared.claim("store-2")
+        await shared.claim("store-2", unknown)
     await shared.aclose()
+
+
+@pytest.fixture
+def no_hard_links(monkeypatch):
+    """`os.link` fails as on SMB and FUSE file systems."""
+
+    def refuse(*_args, **_options):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+
+
+@pytest.mark.usefixtures("no_hard_links")
+async def test_processes_that_mark_a_directory_without_hard_links_at_once_agree(directory):
+    several = [await asyncio.to_thread(DirectoryBlobs, directory, is_shared=True) for _ in range(8)]
+    places = await asyncio.gather(*(blobs.claim("store-1", unknown) for blobs in several))
+    assert len({*places}) == 1
+    assert blob_names(directory) == [OWNER_FILE]
+    with pytest.raises(UnusableStore, match="another database"):
+        await several[0].claim("store-2", unknown)
+    for blobs in several:
+        await blobs.aclose()
+
+
+@pytest.mark.usefixtures("no_hard_links")
+async def test_a_mark_that_cannot_be_written_leaves_no_file(blobs, directory, monkeypatch):
+    def fail(_file):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StoreFault, match="No space left"):
+        await blobs.claim("store-1", unknown)
+    assert blob_names(directory) == []
+
+
+async def test_a_mark_that_another_process_is_writing_is_waited_for(blobs, directory):
+    mark = directory / OWNER_FILE
+    mark.write_text("store-1\nabc", encoding="ascii")
+    claim = asyncio.ensure_future(blobs.claim("store-1", unknown))
+    await asyncio.to_thread(mark.write_text, "store-1\nabcdef\n", encoding="ascii")
+    assert await claim == "abcdef"
+
+
+async def test_a_mark_that_a_killed_process_has_not_completed_is_named(blobs, directory):
+    (directory / OWNER_FILE).write_text("store-1", encoding="ascii")
+    with pytest.raises(UnusableStore, match=rf"{OWNER_FILE} is incomplete: .* Delete that file"):
+        await blobs.claim("store-1", unknown)
 
 
 async def test_a_closed_blob_store_raises_a_store_fault(blobs, directory):

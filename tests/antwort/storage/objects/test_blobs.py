@@ -5,7 +5,14 @@ import hashlib
 from pathlib import Path
 
 import pytest
-from fixtures_object_store import ACCESS_KEY, SECRET_KEY, answering, s3_credentials, s3_server  # noqa: F401 - two fixtures
+from fixtures_object_store import (
+    ACCESS_KEY,
+    SECRET_KEY,
+    answering,
+    racing_mark,
+    s3_credentials,  # noqa: F401 - a fixture
+    s3_server,  # noqa: F401 - a fixture
+)
 
 from antwort.config import ObjectStoreSettings
 from antwort.engine.stores import ContentFault, StoreFault
@@ -13,7 +20,7 @@ from antwort.storage import UnusableStore, open_store
 from antwort.storage.blobs import ORPHAN_AGE, BlobStore
 from antwort.storage.factory import open_blobs
 from antwort.storage.objects.blobs import OWNER_OBJECT, PART_SIZE, ObjectStoreBlobs
-from antwort.testing.blobs import BlobConformance, pieces, read, store
+from antwort.testing.blobs import BlobConformance, pieces, read, store, unknown
 from antwort.testing.checks import not_none
 from antwort.testing.store import FileConformance
 
@@ -111,7 +118,7 @@ async def test_unowned_blobs_with_several_parts_count_from_their_newest(s3_serve
 
 
 async def test_foreign_objects_and_the_mark_are_not_blobs(s3_server, bucket, blobs):  # noqa: F811 - a fixture
-    await blobs.claim("store-1")
+    await blobs.claim("store-1", unknown)
     client = s3_server.client()
     for key in ("some/prefix/readme", "some/prefix/" + "a" * 32, "other/" + "a" * 32 + "/00000"):
         await asyncio.to_thread(client.put_object, Bucket=bucket, Key=key, Body=b"")
@@ -130,6 +137,20 @@ async def test_an_upload_that_may_be_an_orphan_to_others_is_not_recorded(s3_serv
         upload.check_fresh()
     await upload.close(keep=False)
     await blobs.aclose()
+
+
+@pytest.mark.parametrize("has_conditions", [True, False])
+async def test_the_mark_of_a_store_that_starts_at_the_same_time_is_not_overwritten(has_conditions):
+    """Unless the object store has no conditional requests."""
+    with racing_mark("store-2", has_conditions=has_conditions) as (endpoint, writes):
+        blobs = await opened(endpoint, "bucket")
+        if has_conditions:
+            with pytest.raises(UnusableStore, match="holds the files of another database"):
+                await blobs.claim("store-1", unknown)
+        else:
+            await blobs.claim("store-1", unknown)
+        await blobs.aclose()
+    assert (writes[0], writes[-1]) == ("*", "*" if has_conditions else None)
 
 
 # ── failures ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -157,7 +178,7 @@ async def test_an_answer_with_an_error_is_a_fault_that_names_the_store_and_no_se
             await blobs.unowned(10)
         await blobs.remove(["0" * 32])  # what remains is an orphan
         with pytest.raises(UnusableStore if is_permanent else ContentFault, match=reason):
-            await blobs.claim("store-1")
+            await blobs.claim("store-1", unknown)
         await blobs.aclose()
     assert fault.value.__cause__ is None
     assert fault.value.__suppress_context__

@@ -17,6 +17,7 @@ import pytest
 from unfinished import unfinished_ids
 
 from antwort.engine.stores import FileRecord, StoreFault
+from antwort.storage.blobs.directory import OWNER_FILE
 from antwort.storage.errors import UnusableStore
 from antwort.storage.sql.replicas import claim
 from antwort.storage.sqlite.store import SqliteStore
@@ -150,11 +151,15 @@ async def check_operations(store, operations):
                 assert await read_content(store, f"file-{name}") == name.encode() * 50_000
 
 
+def blob_names(directory):
+    """The files in the directory of blobs, without its mark."""
+    return {file.name for file in (directory / "blobs").iterdir()} - {OWNER_FILE}
+
+
 def check_integrity(directory):
     assert query_sqlite(directory, "PRAGMA integrity_check") == [("ok",)]
     assert query_sqlite(directory, "PRAGMA foreign_key_check") == []
-    blobs = {file.name for file in (directory / "blobs").iterdir()}
-    assert blobs == {name for (name,) in query_sqlite(directory, "SELECT blob FROM files")}
+    assert blob_names(directory) == {name for (name,) in query_sqlite(directory, "SELECT blob FROM files")}
     # A completed response and its conversation items are committed in one transaction.
     inconsistent = """
         SELECT count(*) FROM response_items AS item JOIN responses ON responses.key = item.response
@@ -287,7 +292,7 @@ async def test_a_locked_database_is_a_store_fault_for_writes_until_released(tmp_
         other.execute("ROLLBACK")
         other.close()
 
-        assert await asyncio.to_thread(lambda: [*(tmp_path / "blobs").iterdir()]) == []
+        assert await asyncio.to_thread(blob_names, tmp_path) == set()
         await check_recovered(store, [first])
 
 
@@ -335,7 +340,7 @@ async def test_a_file_expires_at_expires_at(tmp_path):
         now = 1010.0
         assert await store.get_file(OWNER, "file-1") is None
         assert await store.delete_expired_files() == 1
-        assert await asyncio.to_thread(lambda: [*(tmp_path / "blobs").iterdir()]) == []
+        assert await asyncio.to_thread(blob_names, tmp_path) == set()
 
 
 async def test_a_missing_blob_is_a_store_fault(tmp_path):
