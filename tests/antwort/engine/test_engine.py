@@ -472,6 +472,51 @@ async def test_contents_of_files_that_cannot_be_read_for_long_fail_a_response(tm
         assert (await stored(engine, run)).status == "failed"
 
 
+async def test_a_response_whose_end_raises_does_not_prevent_the_others(tmp_path, monkeypatch):
+    async with engine_at(tmp_path) as engine:
+        broken = await engine.start(US, request())
+        plain = await engine.start(US, request(background=True))
+    async with engine_at(tmp_path) as engine:
+        write = engine.store.finish_response
+
+        async def raising(owner, response, **options):
+            if response.id == broken.response.id:
+                raise RuntimeError("a defect")
+            await write(owner, response, **options)
+
+        monkeypatch.setattr(engine.store, "finish_response", raising)
+        recovery = Recovery(engine)
+        assert [run.response.id for run in await recovery.recovered()] == [plain.response.id]
+        assert await recovery.recovered() == []
+
+
+async def test_a_response_that_waits_for_contents_is_cancelled_for_another_replica(tmp_path):
+    async with engine_at(tmp_path) as engine:
+        run = await engine.start(US, request(background=True))
+    async with engine_at(tmp_path) as engine:
+        flapping: Any = Flapping(engine.store, [False], [], ContentFault)
+        engine.store = flapping
+        recovery = Recovery(engine)
+        assert await recovery.step() == []
+        await engine.store.request_cancel(US, run.response.id)
+        await recovery._check_running()
+        assert (await stored(engine, run)).status == "cancelled"
+        assert await recovery.step() == []
+
+
+async def test_a_replica_that_may_count_as_dead_starts_nothing(engine):
+    def refuse() -> None:
+        raise StoreFault("The membership of this replica was not renewed in time.")
+
+    engine.check_lease = refuse
+    with pytest.raises(StoreFault, match="not renewed"):
+        await engine.start(US, request())
+    assert await unfinished_ids(engine.store) == []
+    with pytest.raises(StoreFault, match="not renewed"):
+        await Recovery(engine).step()
+    assert (await (await engine.start(US, request(store=False))).finish()).status == "completed"
+
+
 async def test_what_is_cancelled_or_deleted_before_it_is_taken_over_is_not_resumed(tmp_path):
     """The store refused the first attempt, and the client was faster than the next one."""
     async with engine_at(tmp_path) as engine:
