@@ -1,6 +1,7 @@
 """`antwort serve` with a hosted tool whose executions are counted outside of the server, so that they outlive it.
 
 Each execution of `file_search` appends its query to the file `COUNTED_FILE`, in a line when it begins and when it ends.
+Between them are `COUNTED_SECONDS`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from antwort.engine.ports import HostedCall, PreparedTool, Progress, ToolContext
 from antwort.http.server import run
 from antwort.telemetry import configure_logging
 
-SECONDS = 0.25
+SECONDS = float(os.environ.get("COUNTED_SECONDS", "0.25"))
 
 
 class CountingCall(RealEchoCall):

@@ -39,6 +39,8 @@ from antwort.telemetry import configure_logging
 CITED = "[1]"
 RUNS = "echo_runs"
 """A file in the directory of the server: the queries that begin with `log`, one line for each run."""
+PREPARED = Path("echo_prepared")
+"""A file in the directory of the server, which exists when a store called `vs_crash` was prepared."""
 
 
 class RealEchoCall(EchoCall):
@@ -105,7 +107,8 @@ class PreparedEcho:
 class EchoProvider:
     """Runs `file_search`. A store called `vs_broken` cannot be opened, one called `vs_unprepared` not be prepared.
 
-    With one called `vs_one_call` the second call of a process does not begin.
+    With one called `vs_one_call` the second call of a process does not begin. One called `vs_crash` ends the process
+    when it is prepared in a directory for the second time.
     """
 
     tools: Sequence[str] = ("file_search",)
@@ -121,6 +124,8 @@ class EchoProvider:
         assert isinstance(tool, FileSearchTool)
         if "vs_unprepared" in tool.vector_store_ids:
             raise RuntimeError("a secret of the provider's")
+        if "vs_crash" in tool.vector_store_ids:
+            _crash_if_prepared()
         self._prepared.inc()
         return PreparedEcho(tool)
 
@@ -132,6 +137,12 @@ class EchoProvider:
 
     async def aclose(self) -> None:
         pass
+
+
+def _crash_if_prepared() -> None:
+    if PREPARED.exists():
+        os._exit(9)
+    PREPARED.touch()
 
 
 def _log_run(query: str) -> None:

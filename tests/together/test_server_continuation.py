@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -250,3 +252,36 @@ def test_a_deleted_response_is_not_continued(code_server, tmp_path):
     restart(server)
     with server.http() as http:
         assert http.get(f"/v1/responses/{identifier}").status_code == httpx2.codes.NOT_FOUND
+
+
+# ── responses that the next start cannot continue ────────────────────────────────────────────────────────────────────
+
+
+def test_a_response_that_cannot_be_decoded_prevents_neither_the_start_nor_the_others(tmp_path):
+    """Such as one with a status of a later version."""
+    with run_server(tmp_path) as server:
+        bad, good = [begin(server, tools=[], input=text) for text in ("forever", "slowly")]
+        server.kill()
+        with closing(sqlite3.connect(tmp_path / ".antwort" / "antwort.db")) as database:
+            changed = """UPDATE responses SET body = CAST(replace(CAST(body AS TEXT),
+                '"status":"', '"status":"later_') AS BLOB) WHERE id = ?"""
+            assert database.execute(changed, (bad,)).rowcount == 1
+            database.commit()
+        server.start()
+        client = server.client()
+        wait_until(lambda: client.responses.retrieve(good).status == "completed")
+        assert [line for line in server.read_log().splitlines() if "response_unreadable" in line and bad in line]
+
+
+def test_a_response_whose_preparation_ends_the_process_is_tried_three_times(tmp_path):
+    tool = {"type": "file_search", "vector_store_ids": ["vs_crash"]}
+    with run_server(tmp_path, program=ECHO_SERVER) as server:
+        crashing = begin(server, tools=[tool], input="forever")
+        server.kill()
+        for _ in range(3):
+            with pytest.raises(AssertionError, match="did not start; exit status 9"):
+                server.start()
+        server.start()
+        failed = server.client().responses.retrieve(crashing)
+    assert failed.status == "failed"
+    assert "begun 4 times" in failed.error.message

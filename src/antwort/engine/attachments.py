@@ -13,6 +13,7 @@ import base64
 import binascii
 import mimetypes
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import cast
 from urllib.parse import unquote_to_bytes
@@ -52,6 +53,8 @@ class Attacher:
     """A hosted tool reads the files: one that the model cannot read is then mentioned by name, and no error."""
     history_param: str = "input"
     """The parameter that names the history before this request."""
+    content_reads: AbstractAsyncContextManager[None] = field(default_factory=nullcontext)
+    """Held while contents are read; a semaphore bounds how many requests do so at a time."""
     _loaded: dict[str, tuple[FileRecord, bytes]] = field(default_factory=dict[str, tuple[FileRecord, bytes]])
     _size: int = 0
 
@@ -169,11 +172,12 @@ class Attacher:
                 param=f"{location.param}.file_id",
                 code="file_too_large",
             )
-        chunks = await self.store.read_file(self.owner, file_id)
-        if chunks is None:
-            raise _file_not_found(file_id, location)
-        self._size += record.bytes
-        self._loaded[file_id] = record, b"".join([chunk async for chunk in chunks])
+        async with self.content_reads:
+            chunks = await self.store.read_file(self.owner, file_id)
+            if chunks is None:
+                raise _file_not_found(file_id, location)
+            self._size += record.bytes
+            self._loaded[file_id] = record, b"".join([chunk async for chunk in chunks])
         return self._loaded[file_id]
 
 

@@ -64,8 +64,8 @@ class Background:
     """The background responses that run in this process. `end` and `follow` work for those of other replicas too."""
 
     store: Store
-    recovering: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while responses of ended processes are claimed and launched here."""
+    launching: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a response of an ended process is stored as resumed and launched here, or ended."""
     _tasks: dict[str, _Task] = field(default_factory=dict[str, _Task])
     _closing: bool = False
 
@@ -119,7 +119,7 @@ class Background:
             if replica is None:
                 return
             if replica == self.store.replica_id:
-                async with self.recovering:  # it may be about to be launched
+                async with self.launching:  # it may be about to be launched
                     if response_id not in self._tasks:
                         await self._end_without_task(owner, response_id)
             else:

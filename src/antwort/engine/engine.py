@@ -1,15 +1,16 @@
 """Engine: from a request to a `ResponseRun`, whose events are streamed, awaited, or run in the background.
 
 `start` validates the request, prepares its tools and history, and stores that the response
-began. `recover` resumes or fails what other processes, or an earlier one, left unfinished.
+began. `resume` continues a background response that another process left unfinished.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +21,7 @@ from antwort.api.errors import ApiError, unavailable
 from antwort.api.ids import new_id
 from antwort.api.items import Item
 from antwort.api.requests import CreateResponse, check, check_input, given_schemas
-from antwort.api.responses import CompactedResponse, IgnoredTool, Response, ResponseError, Usage, initial_response
+from antwort.api.responses import CompactedResponse, IgnoredTool, Response, Usage, initial_response
 from antwort.api.secrets import without_secrets
 from antwort.api.token_estimate import estimate_item
 from antwort.api.tools import ToolDeclaration, ToolTypes, convert_with_tools, tool_type
@@ -45,32 +46,19 @@ from antwort.engine.driver import ResponseRun, RetryingWriter
 from antwort.engine.hosted_tools import HostedTool, HostedTools
 from antwort.engine.output_builder import OutputBuilder, SealReasoning
 from antwort.engine.ports import ChosenModel, Models, ToolContext, ToolRegistry
-from antwort.engine.replicas.endings import store_end
-from antwort.engine.stores import (
-    ClaimedResponse,
-    ContentFault,
-    Owner,
-    ResponseTakenOver,
-    Store,
-    StoredResponse,
-    StoreFault,
-)
+from antwort.engine.stores import Owner, Store, StoredResponse, StoreFault
 from antwort.engine.turn import TurnLoop
 from antwort.sealing import Sealer
 
 _logger = logging.getLogger(__name__)
 
-MAX_CLAIMED = 32
-"""How many unfinished responses are taken over at a time: they are read with all their items."""
-
-
-class _StoreAway(StoreFault):
-    """The store cannot be used at all: a response is taken over later."""
+_CONTENT_READS = 4
+"""Resumed responses that read contents of files at a time: all those of a replica that has ended begin at once."""
 
 
 @dataclass
 class Engine:
-    """Starts, resumes and recovers responses."""
+    """Starts and resumes responses."""
 
     models: Models
     tools: ToolRegistry
@@ -83,17 +71,11 @@ class Engine:
     """Whether declared tools that this server lacks are left out, instead of an error."""
     max_resumed: int = 3
     """How often a background response is resumed: one that crashes the process must not do so for ever."""
-    content_timeout: float = 300.0
-    """Seconds that a response which is taken over waits for contents of files that cannot be read."""
     now: Callable[[], int] = field(default=lambda: int(time.time()))
     retries: RetryingWriter = field(default_factory=RetryingWriter)
-    on_taken_over: Callable[[str], None] = field(default=lambda _: None)
-    """Called with what became of each response of an ended process: `resumed`, or its last status."""
-    _claimed: deque[ClaimedResponse] = field(default_factory=deque[ClaimedResponse])
-    _postponed: deque[ClaimedResponse] = field(default_factory=deque[ClaimedResponse])
-    """Claimed responses that need contents of files which cannot be read now."""
-    _deadlines: dict[str, float] = field(default_factory=dict[str, float])
-    """When these fail, by the monotonic clock."""
+    check_lease: Callable[[], None] = field(default=lambda: None)
+    """Raises `StoreFault` if other replicas may take over the responses of this one."""
+    _content_reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONTENT_READS))
 
     @property
     def tool_types(self) -> ToolTypes:
@@ -101,11 +83,15 @@ class Engine:
         return ToolTypes(available_tool_types(self.tools), self.ignore_unavailable_tools)
 
     async def start(self, owner: Owner, request: CreateResponse) -> ResponseRun:
-        """Validate the request, prepare its response, and store that it began."""
+        """Validate the request, prepare its response, and store that it began.
+
+        `StoreFault`, and nothing is stored, while other replicas may take this one for dead: they would end it.
+        """
         await self._check(request)
         check_input(request)
         run = await self._new_run(owner, request, self.models.find(request.model))
         if run.is_stored:
+            self.check_lease()
             await self._write_begun(run)
         return run
 
@@ -134,16 +120,25 @@ class Engine:
         users = [item.raw for item in run.turn.compacted.user_messages]
         return _compacted_response(response, [*users, *response.output], response.usage or Usage())
 
-    async def resume(self, owner: Owner, stored: StoredResponse) -> ResponseRun:
-        """Continue a background response that an earlier process left unfinished, from its checkpoint.
+    async def resume(
+        self,
+        owner: Owner,
+        stored: StoredResponse,
+        launching: asyncio.Lock,
+        launch: Callable[[ResponseRun], Awaitable[None]],
+    ) -> None:
+        """Launch a background response that an earlier process left unfinished, from its checkpoint.
 
-        Without a checkpoint nothing of it was visible but that it had begun, and it starts again.
+        Without a checkpoint nothing of it was visible but that it had begun, and it starts again. The attempt is stored
+        before the preparation, which may crash the process as well as the run. `launching` is held between the change
+        in the store and the end of the launch.
         """
         if stored.had_secrets:
             raise unavailable("Its tools need secrets, and those are not stored. Send the request again.")
         resumed = 1 + stored.resumed
         if resumed > self.max_resumed:
             raise unavailable(f"It was begun {resumed} times, and none of them ended it.")
+        await self.store.resume_response(owner, msgspec.structs.replace(stored, resumed=resumed))
         checkpoint = read_checkpoint(await self.store.read_steps(owner, stored.response.id))
         request = msgspec.structs.replace(convert_with_tools(stored.request, CreateResponse), input=stored.input)
         response = initial_response(
@@ -151,13 +146,13 @@ class Engine:
         )
         chosen = self.models.find(request.model)
         run = await self._prepare(owner, request, response, chosen, is_resumed=True, checkpoint=checkpoint)
-        # Preparing has not crashed, so only the run is counted.
         resumed_now = msgspec.structs.replace(stored, response=run.response, resumed=resumed)
         after = -1 if checkpoint is None else checkpoint.last_event
-        number = await self.store.resume_response(owner, resumed_now, after=after)
-        if checkpoint is not None:
-            run.continue_at(number, checkpoint.steps)
-        return run
+        async with launching:
+            number = await self.store.resume_response(owner, resumed_now, after=after)
+            if checkpoint is not None:
+                run.continue_at(number, checkpoint.steps)
+            await launch(run)
 
     async def _check(self, request: CreateResponse) -> None:
         if not self.ignore_unavailable_tools:
@@ -215,6 +210,7 @@ class Engine:
             self.max_attached,
             tools_read_files=reads_files,
             history_param=request.history_param,
+            content_reads=self._content_reads if is_resumed else nullcontext(),
         )
         history = [offer.names.for_model(item) for item in await attacher.history(context)]
         hosted = HostedTools(prepared)
@@ -320,104 +316,6 @@ class Engine:
     async def _forget(self, owner: Owner, response_id: str) -> None:
         await self.store.delete_response(owner, response_id)
 
-    async def recover(self, limit: int = MAX_CLAIMED, running: Collection[str] = ()) -> list[ResponseRun]:
-        """Take over responses that ended processes left unfinished: resume those in the background, end the others.
-
-        Not those of `running`, which this process still works on: it was taken for dead, and so was its successor.
-        Empty when nothing is left. A response that cannot be resumed is failed. While the store cannot be used,
-        `StoreFault`: what was claimed then is taken over by the next call. While the contents of files cannot be read,
-        the responses that need them wait: each call tries one of them again.
-        """
-        resumed: list[ResponseRun] = []
-        while not resumed:
-            if not self._claimed:
-                self._claimed.extend(await self.store.claim_responses(limit, [*running]))
-            if not self._claimed:
-                break
-            resumed = await self._take_over_claimed()
-        if not resumed and self._postponed:
-            self._claimed.append(self._postponed.popleft())
-            resumed = await self._take_over_claimed()
-        if not self._claimed and not self._postponed:
-            self._deadlines.clear()
-        return resumed
-
-    async def _take_over_claimed(self) -> list[ResponseRun]:
-        resumed: list[ResponseRun] = []
-        while self._claimed:
-            try:
-                run = await self._take_over(self._claimed[0])
-            except ResponseTakenOver:  # by another replica, because this one was taken for dead; or it was cancelled
-                run = None
-            except StoreFault:
-                if resumed:
-                    break
-                raise
-            self._claimed.popleft()
-            if run is not None:
-                resumed.append(run)
-        return resumed
-
-    def _postpone(self, claimed: ClaimedResponse) -> bool:
-        """Take a response over later; False if it has waited for too long, or nothing would try again."""
-        identifier, now = claimed.stored.response.id, time.monotonic()
-        if self.store.replicas is None or self._deadlines.setdefault(identifier, now + self.content_timeout) < now:
-            return False
-        self._postponed.append(claimed)
-        return True
-
-    async def _take_over(self, claimed: ClaimedResponse) -> ResponseRun | None:
-        """The run of a resumed response; None if it was ended."""
-        response = claimed.stored.response
-        if claimed.cancel_requested:
-            return await self._end(claimed, msgspec.structs.replace(response, status="cancelled"))
-        if not response.background:
-            return await self._end(claimed, _interrupted(response, ""))
-        try:
-            run = await self._resume_once_more(claimed)
-        except ApiError as error:
-            _logger.warning("response %s cannot be resumed: %s", response.id, error)
-            reason = f" {error}"
-        except (ResponseTakenOver, _StoreAway):
-            raise
-        except Exception as error:  # one broken response must not prevent the others
-            if isinstance(error, ContentFault) and self._postpone(claimed):
-                _logger.warning("response %s is taken over later: %s", response.id, error)
-                return None
-            _logger.exception("response %s cannot be resumed", response.id)
-            reason = ""
-        else:
-            self.on_taken_over("resumed")
-            return run
-        return await self._end(claimed, _interrupted(response, reason))
-
-    async def _end(self, claimed: ClaimedResponse, ended: Response) -> None:
-        await store_end(self.store, claimed.owner, claimed.stored, ended)
-        self.on_taken_over(ended.status)
-
-    async def _resume_once_more(self, claimed: ClaimedResponse) -> ResponseRun:
-        """Resume; after a fault of a database that works again or still works, a second time.
-
-        `_StoreAway` if it does not work: the response must not fail because the store works again only now.
-        """
-        try:
-            return await self.resume(claimed.owner, claimed.stored)
-        except ContentFault:
-            raise
-        except StoreFault:
-            await self._check_store()
-        try:
-            return await self.resume(claimed.owner, claimed.stored)
-        except StoreFault:
-            await self._check_store()
-            raise
-
-    async def _check_store(self) -> None:
-        try:
-            await self.store.check_writable()
-        except StoreFault as fault:
-            raise _StoreAway(str(fault)) from fault
-
 
 _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _WINDOW_SHARE = 0.75
@@ -444,8 +342,3 @@ def _compacted_response(response: Response, output: list[dict[str, Any]], usage:
     return CompactedResponse(
         id=response.id, created_at=response.created_at, output=output, usage=usage, compaction=response.compaction
     )
-
-
-def _interrupted(response: Response, reason: str) -> Response:
-    message = f"The server was stopped while it worked on this response.{reason}"
-    return msgspec.structs.replace(response, status="failed", error=ResponseError("server_error", message))

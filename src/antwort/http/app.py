@@ -88,7 +88,7 @@ async def open_services(
         limits.max_turns,
         limits.max_attached,
         ignore_unavailable_tools=config.tools.unavailable == "ignore",
-        on_taken_over=lambda outcome: metrics.takeovers.labels(outcome).inc(),
+        check_lease=(lambda: None) if membership is None else membership.check_lease,
     )
     services = Services(
         config,
@@ -106,16 +106,22 @@ async def open_services(
         membership,
         call_tokens=tokens if config.server.replica_url is not None else None,
     )
-    takeover = Takeover(engine, services.background, lambda run: _resume(services, run))
+    takeover = Takeover(
+        engine,
+        services.background,
+        lambda run: _resume(services, run),
+        lambda outcome: metrics.takeovers.labels(outcome).inc(),
+    )
     tasks = [asyncio.create_task(task) for task in _periodic_tasks(services)]
     try:
         for provider in (*_providers(config, store, running, web_search.provider), *extra_providers):
             registry.register(provider)
         registry.register_metrics(metrics.registry)
-        if running is not None and membership is None:
-            await running.recover()
-        await takeover.recover()
-        if membership is not None:
+        if membership is None:
+            if running is not None:
+                await running.recover()
+            await takeover.recover()
+        else:
             membership.on_death(takeover.notify)
             if running is not None:
                 membership.on_death(running.note_ended)

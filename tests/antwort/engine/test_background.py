@@ -6,6 +6,7 @@ import json
 
 import pytest
 from fixtures_sealing import new_sealer
+from recovery import recovered
 from unfinished import unfinished_ids
 from waiting import wait_until_async
 
@@ -207,7 +208,7 @@ async def test_a_cancellation_by_another_replica_does_not_wait_for_a_take_over(s
     identifier = await launched(server, "forever")
     await wait_for_delta(background, identifier)
     await engine.store.request_cancel(US, identifier)
-    async with background.recovering:
+    async with background.launching:
         running = asyncio.create_task(Takeover(engine, background, launch).run())
         try:
             await wait_until_async(lambda: not background.running)
@@ -253,7 +254,7 @@ async def test_a_continued_response_whose_model_has_not_answered_can_be_cancelle
         lambda rows: rows.execute("UPDATE responses SET replica = 'rep_ended'")
     )
     again = Background(engine.store)
-    [run] = await engine.recover()
+    [run] = await recovered(engine)
     again.launch(run)
     assert await asyncio.wait_for(again.cancel(identifier), 10)
     events = await followed(again, identifier)
@@ -272,7 +273,7 @@ async def test_a_cancellation_does_not_wait_for_a_take_over_for_ever(server, mon
     engine, background = server
     run = await engine.start(US, CreateResponse(input="long", background=True))
     monkeypatch.setattr(background_module, "_CANCEL_TIMEOUT", 0.05)
-    async with background.recovering:
+    async with background.launching:
         with pytest.raises(ApiError) as refused:
             await asyncio.wait_for(background.end(US, run.response.id), 10)
     assert (refused.value.status, refused.value.retry_after) == (503, 2)

@@ -10,6 +10,7 @@ from fake_echo_provider import PreparedEcho
 from fake_llama_server import FAKE_SERVER_COMMAND, LlamaReply, received_requests
 from fixtures_sealing import new_sealer
 from fixtures_turn import EchoTools
+from recovery import Recovery, recovered
 from unfinished import unfinished_ids
 
 from antwort.api.errors import ApiError
@@ -19,6 +20,7 @@ from antwort.api.responses import IgnoredTool
 from antwort.engine.background import Background
 from antwort.engine.engine import Engine
 from antwort.engine.ports import ChosenModel, FunctionSpec, Model
+from antwort.engine.replicas import takeover as takeover_module
 from antwort.engine.stores import (
     ContentFault,
     ConversationRecord,
@@ -147,6 +149,12 @@ async def stored(engine, run) -> Any:
     return (await engine.store.get_response(US, run.response.id)).response
 
 
+async def attempts(engine, run) -> int:
+    found = await engine.store.get_response(US, run.response.id)
+    assert found is not None
+    return found.resumed
+
+
 async def consume(run) -> None:
     """Consume all events, none of which may be the last one of a response."""
     async for event in run.events():
@@ -176,7 +184,7 @@ async def test_a_background_response_is_resumed_after_a_kill_unless_it_had_secre
         await engine.start(US, request(background=True, input=[added, {"role": "user", "content": "hello"}]))
         foreground = await engine.start(US, request())
     async with engine_at(tmp_path) as engine:
-        again = await engine.recover()
+        again = await recovered(engine)
 
         assert [run.response.id for run in again] == [plain.response.id]
         assert (await again[0].finish()).output[0]["content"][0]["text"] == "hello"
@@ -199,7 +207,7 @@ async def test_a_background_response_with_ignored_tools_is_resumed_after_a_kill(
         begun = await engine.start(US, decode(msgspec.json.encode(body), CreateResponse, tool_types=engine.tool_types))
     async with engine_at(tmp_path) as engine:
         engine.ignore_unavailable_tools = True
-        (again,) = await engine.recover()
+        (again,) = await recovered(engine)
 
         response = await again.finish()
     assert (response.status, response.tools) == ("completed", lacking)
@@ -212,7 +220,7 @@ async def test_a_compaction_in_the_background_is_resumed_after_a_kill(tmp_path):
     async with engine_at(tmp_path) as engine:
         await engine.start(US, request(background=True, input=given))
     async with engine_at(tmp_path) as engine:
-        [run] = await engine.recover()
+        [run] = await recovered(engine)
         assert [item["type"] for item in (await run.finish()).output] == ["compaction"]
 
 
@@ -270,7 +278,7 @@ async def test_an_end_that_was_never_stored_is_failed_by_recovery(tmp_path):
         with pytest.raises(StoreFault):
             await run.finish()
     async with engine_at(tmp_path) as engine:
-        assert await engine.recover() == []
+        assert await recovered(engine) == []
         assert (await stored(engine, run)).status == "failed"
 
 
@@ -314,7 +322,7 @@ async def test_a_background_response_whose_model_is_gone_fails_on_recovery(tmp_p
         run = await engine.start(US, request(background=True))
     async with engine_at(tmp_path) as engine:
         engine.models = ModelRegistry({}, default=None, default_for_unknown=False)
-        assert await engine.recover() == []
+        assert await recovered(engine) == []
         assert (await stored(engine, run)).status == "failed"
 
 
@@ -336,7 +344,7 @@ async def test_a_response_that_cannot_be_resumed_does_not_prevent_the_others(tmp
         if blob.is_file():
             blob.unlink()
     async with engine_at(tmp_path) as engine:
-        again = await engine.recover()
+        again = await recovered(engine)
 
         assert [run.response.id for run in again] == [plain.response.id]
         ended = await stored(engine, lost)
@@ -355,7 +363,7 @@ async def test_a_provider_that_raises_does_not_prevent_recovery(tmp_path):
         run = await engine.start(US, request(background=True, tools=[{**MCP, "authorization": None, "headers": None}]))
     async with engine_at(tmp_path) as engine:
         engine.tools = Broken()
-        assert await engine.recover() == []
+        assert await recovered(engine) == []
         ended = await stored(engine, run)
         assert ended.status == "failed"
         assert "secret" not in ended.error.message
@@ -366,9 +374,9 @@ async def test_a_response_is_resumed_at_most_three_times(tmp_path):
         run = await engine.start(US, request(background=True))
     for _ in range(3):
         async with engine_at(tmp_path) as engine:
-            assert [again.response.id for again in await engine.recover()] == [run.response.id]
+            assert [again.response.id for again in await recovered(engine)] == [run.response.id]
     async with engine_at(tmp_path) as engine:
-        assert await engine.recover() == []
+        assert await recovered(engine) == []
         ended = await stored(engine, run)
         assert ended.status == "failed"
         assert "begun 4 times" in ended.error.message
@@ -379,7 +387,7 @@ async def test_recovery_raises_where_the_store_cannot_be_written(tmp_path):
         await engine.start(US, request())
     async with engine_at(tmp_path, refusals=1_000_000) as engine:
         with pytest.raises(StoreFault):
-            await engine.recover()
+            await recovered(engine)
 
 
 async def test_a_response_that_was_to_be_cancelled_is_not_resumed(tmp_path):
@@ -388,8 +396,9 @@ async def test_a_response_that_was_to_be_cancelled_is_not_resumed(tmp_path):
         await engine.store.request_cancel(US, run.response.id)
     async with engine_at(tmp_path) as engine:
         outcomes = []
-        engine.on_taken_over = outcomes.append
-        assert await engine.recover() == []
+        recovery = Recovery(engine)
+        recovery.on_taken_over = outcomes.append
+        assert await recovery.recovered() == []
         assert (await stored(engine, run)).status == "cancelled"
         [(_, frame)] = await engine.store.read_events(US, run.response.id, -1)
         assert decode_frame(frame)[0] == "response.incomplete"
@@ -401,11 +410,12 @@ async def test_what_could_not_be_taken_over_is_taken_over_by_the_next_call(tmp_p
         foreground = await engine.start(US, request())
         background = await engine.start(US, request(background=True))
     async with engine_at(tmp_path, refusals=1) as engine:
-        with pytest.raises(StoreFault):
-            await engine.recover()
-        assert [run.response.id for run in await engine.recover()] == [background.response.id]
+        recovery = Recovery(engine)
+        with pytest.raises(StoreFault, match="the disk is full"):
+            await recovery.recovered()
+        assert [run.response.id for run in recovery.runs] == [background.response.id]
+        assert await recovery.recovered() == []
         assert (await stored(engine, foreground)).status == "failed"
-        assert await engine.recover() == []
 
 
 @pytest.mark.parametrize("reads, checks", [([False], [False]), ([False, False], [True, False])])
@@ -415,12 +425,13 @@ async def test_a_store_that_is_away_for_a_moment_fails_no_response(tmp_path, rea
     async with engine_at(tmp_path) as engine:
         flapping: Any = Flapping(engine.store, [*reads], [*checks])
         store, engine.store = engine.store, flapping
+        recovery = Recovery(engine)
         with pytest.raises(StoreFault):
-            await engine.recover()
+            await recovery.recovered()
         found = await store.get_response(US, run.response.id)
         assert found is not None
         assert not found.response.ended
-        assert [again.response.id for again in await engine.recover()] == [run.response.id]
+        assert [again.response.id for again in await recovery.recovered()] == [run.response.id]
 
 
 async def test_a_response_that_a_working_store_cannot_read_is_failed(tmp_path):
@@ -429,7 +440,7 @@ async def test_a_response_that_a_working_store_cannot_read_is_failed(tmp_path):
     async with engine_at(tmp_path) as engine:
         flapping: Any = Flapping(engine.store, [False, False], [])
         engine.store = flapping
-        assert await engine.recover() == []
+        assert await recovered(engine) == []
         assert (await stored(engine, run)).status == "failed"
 
 
@@ -439,11 +450,14 @@ async def test_contents_of_files_that_cannot_be_read_for_a_moment_fail_no_respon
     async with engine_at(tmp_path) as engine:
         flapping: Any = Flapping(engine.store, [False, True, False, False], [], ContentFault)
         engine.store = flapping
-        assert [run.response.id for run in await engine.recover()] == [second.response.id]
+        recovery = Recovery(engine)
+        assert [run.response.id for run in await recovery.step()] == [second.response.id]
         for _ in range(2):
-            assert await engine.recover() == []
+            assert await recovery.step() == []
         assert not (await stored(engine, first)).ended
-        assert [run.response.id for run in await engine.recover()] == [first.response.id]
+        assert await attempts(engine, first) == 0
+        assert [run.response.id for run in await recovery.step()] == [first.response.id]
+        assert await attempts(engine, first) == 1
 
 
 async def test_contents_of_files_that_cannot_be_read_for_long_fail_a_response(tmp_path):
@@ -451,32 +465,84 @@ async def test_contents_of_files_that_cannot_be_read_for_long_fail_a_response(tm
         run = await engine.start(US, request(background=True))
     async with engine_at(tmp_path) as engine:
         flapping: Any = Flapping(engine.store, [False], [], ContentFault)
-        engine.store, engine.content_timeout = flapping, -1
-        assert await engine.recover() == []
+        engine.store = flapping
+        recovery = Recovery(engine)
+        recovery.content_timeout = -1
+        assert await recovery.step() == []
         assert (await stored(engine, run)).status == "failed"
+
+
+async def test_a_response_whose_end_raises_does_not_prevent_the_others(tmp_path, monkeypatch):
+    async with engine_at(tmp_path) as engine:
+        broken = await engine.start(US, request())
+        plain = await engine.start(US, request(background=True))
+    async with engine_at(tmp_path) as engine:
+        write = engine.store.finish_response
+
+        async def raising(owner, response, **options):
+            if response.id == broken.response.id:
+                raise RuntimeError("a defect")
+            await write(owner, response, **options)
+
+        monkeypatch.setattr(engine.store, "finish_response", raising)
+        recovery = Recovery(engine)
+        assert [run.response.id for run in await recovery.recovered()] == [plain.response.id]
+        assert await recovery.recovered() == []
+
+
+async def test_a_response_that_waits_for_contents_is_cancelled_for_another_replica(tmp_path):
+    async with engine_at(tmp_path) as engine:
+        run = await engine.start(US, request(background=True))
+    async with engine_at(tmp_path) as engine:
+        flapping: Any = Flapping(engine.store, [False], [], ContentFault)
+        engine.store = flapping
+        recovery = Recovery(engine)
+        assert await recovery.step() == []
+        await engine.store.request_cancel(US, run.response.id)
+        await recovery._check_running()
+        assert (await stored(engine, run)).status == "cancelled"
+        assert await recovery.step() == []
+
+
+async def test_a_replica_that_may_count_as_dead_starts_nothing(engine):
+    def refuse() -> None:
+        raise StoreFault("The membership of this replica was not renewed in time.")
+
+    engine.check_lease = refuse
+    with pytest.raises(StoreFault, match="not renewed"):
+        await engine.start(US, request())
+    assert await unfinished_ids(engine.store) == []
+    with pytest.raises(StoreFault, match="not renewed"):
+        await Recovery(engine).step()
+    assert (await (await engine.start(US, request(store=False))).finish()).status == "completed"
 
 
 async def test_what_is_cancelled_or_deleted_before_it_is_taken_over_is_not_resumed(tmp_path):
     """The store refused the first attempt, and the client was faster than the next one."""
     async with engine_at(tmp_path) as engine:
-        await engine.start(US, request())
         cancelled = await engine.start(US, request(background=True))
         deleted = await engine.start(US, request(background=True))
-    async with engine_at(tmp_path, refusals=1) as engine:
+    async with engine_at(tmp_path) as engine:
+        flapping: Any = Flapping(engine.store, [False] * 2, [False] * 2)
+        store, engine.store = engine.store, flapping
+        recovery = Recovery(engine)
         with pytest.raises(StoreFault):
-            await engine.recover()
-        await Background(engine.store).end(US, cancelled.response.id)
-        await engine.store.delete_response(US, deleted.response.id)
-        assert await engine.recover() == []
+            await recovery.recovered()
+        await Background(store).end(US, cancelled.response.id)
+        await store.delete_response(US, deleted.response.id)
+        assert await recovery.recovered() == []
         assert (await stored(engine, cancelled)).status == "cancelled"
 
 
-async def test_recovery_goes_on_until_something_is_resumed_or_nothing_is_left(tmp_path):
+async def test_recovery_goes_on_until_nothing_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(takeover_module, "MAX_CLAIMED", 2)
     async with engine_at(tmp_path) as engine:
         for number in range(7):
             await engine.start(US, request(background=number in {2, 6}))
     async with engine_at(tmp_path) as engine:
-        assert [len(await engine.recover(2)) for _ in range(3)] == [1, 1, 0]
+        again = await recovered(engine)
+        assert sorted(await unfinished_ids(engine.store)) == sorted(run.response.id for run in again)
+        assert len(again) == 2
 
 
 async def test_a_run_whose_response_was_taken_over_writes_nothing_more(tmp_path):

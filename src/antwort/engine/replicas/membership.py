@@ -62,6 +62,8 @@ class Membership:
     """Replicas that are not in the store, and whether this process observed them before."""
     _asked: set[str] = field(default_factory=set[str])
     _last_beat_at: float | None = None
+    _renewed_at: float | None = None
+    """When the last beat began that was stored."""
     _fault: StoreFault | None = None
     _task: asyncio.Task[None] | None = None
 
@@ -103,6 +105,12 @@ class Membership:
         """Raise `StoreFault` if this process's last beat could not be stored: the others may take it for dead."""
         if self._fault is not None:
             raise StoreFault(f"The membership of this replica cannot be renewed. {self._fault}") from self._fault
+        self.check_lease()
+
+    def check_lease(self) -> None:
+        """Raise `StoreFault` if no beat was stored for as long as the lease: the others may take over its work."""
+        if self._renewed_at is not None and self.clock() - self._renewed_at > self.lease:
+            raise StoreFault("The membership of this replica was not renewed in time.") from self._fault
 
     # ── life of this process ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -158,7 +166,7 @@ class Membership:
         records = {record.id: record for record in await self.store.beat(self.describe())}
         now = self.clock()
         is_first, is_gap = self._last_beat_at is None, now - (self._last_beat_at or now) > _MAX_GAP
-        self._last_beat_at = now
+        self._last_beat_at, self._renewed_at = now, started
         if records[self._own_id].beat == 1 and self._own_id in self._observed:
             log.warning("replica_was_taken_for_dead", replica=self._own_id)
         for identifier, record in records.items():

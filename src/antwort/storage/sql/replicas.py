@@ -7,22 +7,32 @@ another one claims it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from antwort.engine.stores import ClaimedResponse, Owner
-from antwort.storage.sql.responses import UNFINISHED, decode
+from antwort.storage.sql.responses import UNFINISHED, UnreadableResponse, decode
 from antwort.storage.sql.rows import Rows, TenantRows
+
+
+@dataclass
+class Claim:
+    """The outcome of a claim."""
+
+    claimed: list[ClaimedResponse] = field(default_factory=list[ClaimedResponse])
+    unreadable: dict[str, UnreadableResponse] = field(default_factory=dict[str, UnreadableResponse])
+    """By id: found, and not claimed. Another version of the server may read them."""
 
 
 def claim(
     rows: Rows, replica: str, limit: int, *, excluded: Sequence[str] = (), claimed_before: Sequence[str] = ()
-) -> list[ClaimedResponse]:
+) -> Claim:
     """Claim unfinished responses of all tenants whose replica does not live, oldest first, except some ids.
 
     `claimed_before` are those of a claim by this replica whose outcome is not known. Two statements, because
     PostgreSQL may run the subquery of an UPDATE more than once.
     """
     found = rows.execute(
-        "SELECT tenant, key_id, cancel_requested, key, body, request FROM responses"  # noqa: S608 - constants of the dialect
+        "SELECT tenant, key_id, id, cancel_requested, key, body, request FROM responses"  # noqa: S608 - constants of the dialect
         f" WHERE {UNFINISHED} AND (replica IS NULL OR replica <> :replica"
         f" AND replica NOT IN ({rows.dialect.live_replicas})"
         f" OR replica = :replica AND id {rows.member_of('claimed_before')})"
@@ -33,15 +43,20 @@ def claim(
         claimed_before=rows.dialect.as_list(claimed_before),
         excluded=rows.dialect.as_list(excluded),
     ).fetchall()
+    outcome, keys = Claim(), list[int]()
+    for tenant, key_id, identifier, cancel_requested, key, body, request in found:
+        owner = Owner(tenant, key_id)
+        try:
+            stored = decode(rows.of(owner), key, body, request)
+        except UnreadableResponse as error:
+            outcome.unreadable[identifier] = error
+            continue
+        outcome.claimed.append(ClaimedResponse(owner, stored, bool(cancel_requested)))
+        keys.append(key)
     rows.executemany(
-        "UPDATE responses SET replica = :replica WHERE key = :key",
-        ({"replica": replica, "key": key} for _, _, _, key, _, _ in found),
+        "UPDATE responses SET replica = :replica WHERE key = :key", ({"replica": replica, "key": key} for key in keys)
     )
-    return [
-        ClaimedResponse(owner, decode(rows.of(owner), *columns), bool(cancel_requested))
-        for tenant, key_id, cancel_requested, *columns in found
-        for owner in [Owner(tenant, key_id)]
-    ]
+    return outcome
 
 
 def request_cancel(rows: TenantRows, response_id: str) -> str | None:

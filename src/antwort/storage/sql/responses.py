@@ -33,6 +33,11 @@ _EVENTS_PER_QUERY = 64  # bounds the memory of one query: an event may hold imag
 _HAD_SECRETS, _RESUMED = "antwort:had_secrets", "antwort:resumed"
 _FIRST_SEQUENCE = "antwort:first_sequence"
 
+
+class UnreadableResponse(Exception):
+    """The columns of a response cannot be decoded: another version of the server wrote them, or they are damaged."""
+
+
 _response = msgspec.json.Decoder(Response).decode
 _request = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -299,15 +304,19 @@ def _row_values(response: Response) -> RowValues:
 
 
 def decode(rows: TenantRows, key: int, body: bytes, request: bytes) -> StoredResponse:
-    """A response with its items, from columns of its row."""
+    """A response with its items, from columns of its row. `UnreadableResponse` if they cannot be decoded."""
     found = rows.execute(
         "SELECT part, body FROM response_items WHERE tenant = :tenant AND response = :key ORDER BY part, key", key=key
     ).fetchall()
-    response, parameters = _response(body), _request(request)
-    response.output = decode_items((item,) for part, item in found if part == _OUTPUT)
+    try:
+        response, parameters = _response(body), _request(request)
+        response.output = decode_items((item,) for part, item in found if part == _OUTPUT)
+        given = decode_items((item,) for part, item in found if part == _INPUT)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise UnreadableResponse(str(error)) from error
     return StoredResponse(
         response=response,
-        input=decode_items((item,) for part, item in found if part == _INPUT),
+        input=given,
         had_secrets=parameters.pop(_HAD_SECRETS, False),
         resumed=parameters.pop(_RESUMED, 0),
         first_sequence=parameters.pop(_FIRST_SEQUENCE, 0),

@@ -35,6 +35,7 @@ from antwort.storage.sql import containers, conversations, files, identity, repl
 from antwort.storage.sql.columns import item_rows
 from antwort.storage.sql.database import Committed, Database
 from antwort.storage.sql.rows import Rows, TenantRows
+from antwort.telemetry import log
 
 _SWEEP_SIZE = 10_000
 """Blobs that one call of `delete_orphans` looks at."""
@@ -53,6 +54,8 @@ class SqlStore:
         self._tasks: set[asyncio.Task[None]] = set()
         self._unsure_claims: set[str] = set()
         """Ids of responses that a failed claim may have claimed: nothing works on them."""
+        self._unreadable: set[str] = set()
+        """Ids of responses that this process does not claim, because it cannot decode them."""
 
     @property
     def replica_id(self) -> str:
@@ -132,19 +135,29 @@ class SqlStore:
         return await self._database.write(owner, responses.resume_change(stored, after, self._replica_id))
 
     async def claim_responses(self, limit: int, excluded: Sequence[str] = ()) -> list[ClaimedResponse]:
-        claimed: list[ClaimedResponse] = []
         running, before = list(excluded), list(self._unsure_claims)
+        while True:
+            outcome = await self._claim(limit, [*running, *self._unreadable], before)
+            for identifier, error in outcome.unreadable.items():
+                log.error("response_unreadable", response=identifier, reason=str(error))
+            self._unreadable.update(outcome.unreadable)
+            if outcome.claimed or not outcome.unreadable:  # others may be behind those
+                return outcome.claimed
+
+    async def _claim(self, limit: int, excluded: Sequence[str], claimed_before: Sequence[str]) -> replicas.Claim:
+        outcome = replicas.Claim()
 
         def claim(rows: Rows) -> None:
-            claimed[:] = replicas.claim(rows, self._replica_id, limit, excluded=running, claimed_before=before)
+            nonlocal outcome
+            outcome = replicas.claim(rows, self._replica_id, limit, excluded=excluded, claimed_before=claimed_before)
 
         try:
             await self._database.write_all_tenants(claim)
         except StoreFault:  # perhaps of the commit, and it was committed
-            self._unsure_claims.update(one.stored.response.id for one in claimed)
+            self._unsure_claims.update(one.stored.response.id for one in outcome.claimed)
             raise
-        self._unsure_claims.difference_update(one.stored.response.id for one in claimed)
-        return claimed
+        self._unsure_claims.difference_update(one.stored.response.id for one in outcome.claimed)
+        return outcome
 
     async def request_cancel(self, owner: Owner, response_id: str) -> str | None:
         return await self._database.write(owner, lambda rows: replicas.request_cancel(rows, response_id))

@@ -133,6 +133,19 @@ async def test_an_outage_of_the_store_kills_no_replica_that_returns_within_the_l
     assert replicas.deaths == []
 
 
+async def test_the_lease_ends_without_a_stored_beat_and_begins_with_the_next(replicas):
+    a = replicas.new("a")
+    await replicas.pass_time(2, a)
+    replicas.now += LEASE
+    a.check_lease()
+    replicas.now += 0.1
+    for check in (a.check_lease, a.check):
+        with pytest.raises(StoreFault, match="not renewed in time"):
+            check()
+    await a.beat()
+    a.check()
+
+
 async def test_a_replica_that_was_stopped_does_not_take_the_others_for_dead(replicas):
     a, b = replicas.new("a"), replicas.new("b")
     await replicas.pass_time(3, a, b)
