@@ -22,6 +22,7 @@ from fixtures_replicas import (
     stopped,
 )
 from fixtures_server import Server, run_server
+from psycopg.sql import SQL, Identifier, Literal
 from waiting import wait_until
 
 pytestmark = pytest.mark.long
@@ -131,7 +132,7 @@ def end_heartbeat(connection: psycopg.Connection, role: str) -> None:
         " FROM pg_stat_activity WHERE usename = %s",
         (role,),
     ).fetchall()
-    connection.execute(f"ALTER ROLE {role} CONNECTION LIMIT {count - 1}")  # type: ignore[call-overload]
+    connection.execute(SQL("ALTER ROLE {} CONNECTION LIMIT {}").format(Identifier(role), Literal(count - 1)))
     connection.execute("SELECT pg_terminate_backend(%s)", (heartbeat,))
 
 

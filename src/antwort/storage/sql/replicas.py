@@ -15,7 +15,7 @@ from antwort.storage.sql.rows import Rows, TenantRows
 
 
 @dataclass
-class Claim:
+class ResponseClaims:
     """The outcome of a claim."""
 
     claimed: list[ClaimedResponse] = field(default_factory=list[ClaimedResponse])
@@ -25,7 +25,7 @@ class Claim:
 
 def claim(
     rows: Rows, replica: str, limit: int, *, excluded: Sequence[str] = (), claimed_before: Sequence[str] = ()
-) -> Claim:
+) -> ResponseClaims:
     """Claim unfinished responses of all tenants whose replica does not live, oldest first, except some ids.
 
     `claimed_before` are those of a claim by this replica whose outcome is not known. Two statements, because
@@ -43,7 +43,7 @@ def claim(
         claimed_before=rows.dialect.as_list(claimed_before),
         excluded=rows.dialect.as_list(excluded),
     ).fetchall()
-    outcome, keys = Claim(), list[int]()
+    outcome, keys = ResponseClaims(), list[int]()
     for tenant, key_id, identifier, cancel_requested, key, body, request in found:
         owner = Owner(tenant, key_id)
         try:

@@ -144,8 +144,10 @@ class SqlStore:
             if outcome.claimed or not outcome.unreadable:  # others may be behind those
                 return outcome.claimed
 
-    async def _claim(self, limit: int, excluded: Sequence[str], claimed_before: Sequence[str]) -> replicas.Claim:
-        outcome = replicas.Claim()
+    async def _claim(
+        self, limit: int, excluded: Sequence[str], claimed_before: Sequence[str]
+    ) -> replicas.ResponseClaims:
+        outcome = replicas.ResponseClaims()
 
         def claim(rows: Rows) -> None:
             nonlocal outcome

@@ -10,8 +10,8 @@ from fixtures_object_store import (
     SECRET_KEY,
     answering,
     racing_mark,
-    s3_credentials,  # noqa: F401 - a fixture
-    s3_server,  # noqa: F401 - a fixture
+    s3_credentials,
+    s3_server,
 )
 
 from antwort.config import ObjectStoreSettings
@@ -23,6 +23,8 @@ from antwort.storage.objects.blobs import OWNER_OBJECT, PART_SIZE, ObjectStoreBl
 from antwort.testing.blobs import BlobConformance, pieces, read, store, unknown
 from antwort.testing.checks import not_none
 from antwort.testing.store import FileConformance
+
+__all__ = ["s3_credentials", "s3_server"]  # fixtures
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("s3_credentials")]
 
@@ -46,7 +48,7 @@ class TestObjectStoreBlobs(BlobConformance):
     """The conformance suite, on a bucket of its own for each test."""
 
     @pytest.fixture(autouse=True)
-    def _server(self, s3_server):  # noqa: F811 - a fixture
+    def _server(self, s3_server):
         self.server = s3_server
 
     async def open(self, directory: Path, orphan_age: float) -> BlobStore:
@@ -58,7 +60,7 @@ class TestFilesInAnObjectStore(FileConformance):
     """The conformance suite of files, with SQLite and an object store."""
 
     @pytest.fixture(autouse=True)
-    def _server(self, s3_server):  # noqa: F811 - a fixture
+    def _server(self, s3_server):
         self.server = s3_server
 
     async def open(self, directory: Path):
@@ -68,18 +70,18 @@ class TestFilesInAnObjectStore(FileConformance):
 
 
 @pytest.fixture
-def bucket(s3_server):  # noqa: F811 - a fixture
+def bucket(s3_server):
     return s3_server.bucket()
 
 
 @pytest.fixture
-async def blobs(s3_server, bucket):  # noqa: F811 - a fixture
+async def blobs(s3_server, bucket):
     blobs = await opened(s3_server.url, bucket)
     yield blobs
     await blobs.aclose()
 
 
-async def test_a_blob_is_stored_in_parts_of_a_fixed_size(blobs, s3_server, bucket):  # noqa: F811 - a fixture
+async def test_a_blob_is_stored_in_parts_of_a_fixed_size(blobs, s3_server, bucket):
     names = [await store(blobs, bytes(size)) for size in (0, 10, PART_SIZE, 2 * PART_SIZE + 3)]
 
     assert await asyncio.to_thread(s3_server.objects, bucket) == {
@@ -95,7 +97,7 @@ async def test_a_blob_is_stored_in_parts_of_a_fixed_size(blobs, s3_server, bucke
     assert await asyncio.to_thread(s3_server.objects, bucket) == {}
 
 
-async def test_a_blob_without_its_last_part_fails_instead_of_ending_early(blobs, s3_server, bucket):  # noqa: F811 - a fixture
+async def test_a_blob_without_its_last_part_fails_instead_of_ending_early(blobs, s3_server, bucket):
     name = await store(blobs, bytes(PART_SIZE + 1))
     await asyncio.to_thread(s3_server.client().delete_object, Bucket=bucket, Key=f"some/prefix/{name}/00001")
 
@@ -103,7 +105,7 @@ async def test_a_blob_without_its_last_part_fails_instead_of_ending_early(blobs,
         await read(blobs, name)
 
 
-async def test_unowned_blobs_with_several_parts_count_from_their_newest(s3_server, bucket, blobs):  # noqa: F811 - a fixture
+async def test_unowned_blobs_with_several_parts_count_from_their_newest(s3_server, bucket, blobs):
     """Each blob has three parts, so that a listing is left inside of one."""
     names = {await store(blobs, bytes(2 * PART_SIZE)) for _ in range(3)}
     await blobs.put_part("f" * 32, 0, b"")
@@ -117,7 +119,7 @@ async def test_unowned_blobs_with_several_parts_count_from_their_newest(s3_serve
     assert await blobs.unowned(1000) == []
 
 
-async def test_foreign_objects_and_the_mark_are_not_blobs(s3_server, bucket, blobs):  # noqa: F811 - a fixture
+async def test_foreign_objects_and_the_mark_are_not_blobs(s3_server, bucket, blobs):
     await blobs.claim("store-1", unknown)
     client = s3_server.client()
     for key in ("some/prefix/readme", "some/prefix/" + "a" * 32, "other/" + "a" * 32 + "/00000"):
@@ -129,7 +131,7 @@ async def test_foreign_objects_and_the_mark_are_not_blobs(s3_server, bucket, blo
     await swept.aclose()
 
 
-async def test_an_upload_that_may_be_an_orphan_to_others_is_not_recorded(s3_server, bucket):  # noqa: F811 - a fixture
+async def test_an_upload_that_may_be_an_orphan_to_others_is_not_recorded(s3_server, bucket):
     blobs = await opened(s3_server.url, bucket, orphan_age=1e-9)
     upload = await blobs.write(pieces(b"content"))
 
@@ -199,7 +201,7 @@ def free_port():
         return int(endpoint.rpartition(":")[2])
 
 
-async def test_a_part_that_is_lost_while_it_is_uploaded_fails_the_upload(s3_server, bucket):  # noqa: F811 - a fixture
+async def test_a_part_that_is_lost_while_it_is_uploaded_fails_the_upload(s3_server, bucket):
     """The bucket disappears in the middle."""
     blobs = await opened(s3_server.url, bucket)
 
@@ -216,7 +218,7 @@ async def test_a_part_that_is_lost_while_it_is_uploaded_fails_the_upload(s3_serv
     await blobs.aclose()
 
 
-async def test_a_store_whose_content_is_deleted_by_others_fails_clearly(s3_server, bucket, tmp_path):  # noqa: F811 - a fixture
+async def test_a_store_whose_content_is_deleted_by_others_fails_clearly(s3_server, bucket, tmp_path):
     from antwort.testing.store.base import OWNER, chunks  # noqa: PLC0415 - pytest fixtures of the same names above
     from antwort.testing.store.files import file_record  # noqa: PLC0415 - likewise here
 
