@@ -13,6 +13,9 @@ PORT ?= 8080
 SECONDS ?= 300
 KILL_EVERY ?= 30
 
+# For `make test`: test processes. One more than the cores of CI, because many tests wait for timeouts of servers.
+WORKERS ?= 3
+
 # Recipes name the virtual environment, so an active one has no effect.
 RUN := $(VENV)/bin/python
 READY := $(VENV)/.installed
@@ -106,7 +109,7 @@ static: $(READY)
 	$(RUN) scripts/dead_code.py $(CODE)
 
 suite: $(READY)
-	$(RUN) -m pytest -q -n 2 --dist loadfile -m "not model and not install and not kubernetes and not images and not long and not replicas" --ignore tests/antwort/sandbox/attacks --ignore tests/clients $(PYTEST_ARGS)
+	$(RUN) -m pytest -q -n $(WORKERS) --dist loadfile -m "not model and not install and not kubernetes and not images and not long and not replicas" --ignore tests/antwort/sandbox/attacks --ignore tests/clients $(PYTEST_ARGS)
 
 eval: $(READY) ## Run forty small tasks with a model and check its answers (MODEL=… for another model; minutes)
 	@$(RUN) bench/evaluate.py --model "$(MODEL)" $(EVAL_ARGS)

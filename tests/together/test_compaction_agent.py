@@ -183,7 +183,7 @@ def check_requests(recorder: Recorder, session: Session, mode: str, *, zdr: bool
     assert THRESHOLD <= min(before) <= max(before) <= THRESHOLD + TURN_TOKENS
 
 
-FORMS = pytest.mark.parametrize("mode", ["server", "client"])
+FORMS = pytest.mark.parametrize("mode", ["server", pytest.param("client", marks=pytest.mark.long)])
 ZDR = pytest.mark.parametrize("zdr", [False, True], ids=["stored", "zdr"])
 
 

@@ -142,7 +142,7 @@ def play(api: FakeCompactionApi, turns: list[Turn]) -> Any:
 
 
 @pytest.mark.parametrize("mode, support", [("client", "refused"), ("server", "supported"), ("auto", "ignored")])
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(turns=TURNS)
 def test_calls_and_outputs_stay_paired_in_every_request(mode, support, turns):
     with compaction_api(lambda text, items: []) as api:

@@ -57,7 +57,7 @@ def client(server):
             sdk.containers.delete(container.id)
 
 
-@pytest.fixture(params=[True, False], ids=["archive", "plain"])
+@pytest.fixture(params=[True, pytest.param(False, marks=pytest.mark.long)], ids=["archive", "plain"])
 def config(request):
     return ContainerConfig(memory_limit="1g", archives=request.param)
 

@@ -89,7 +89,7 @@ def test_concurrent_pulls_download_once(hub, cache):
         first = processes.submit(pull_tiny, *arguments)
         wait_until(lambda: hub.requests)
         second = processes.submit(pull_tiny, *arguments)
-        wait_until(lambda: not second.running() or _has_waiter(cache))
+        wait_until(lambda: second.done() or _has_waiter(cache))
         hub.hold.set()
         outcomes = [first.result(30), second.result(30)]
 
