@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import httpx2
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from antwort.containers.sandboxes.port import (
     ExecutionResult,
@@ -28,10 +28,12 @@ from antwort.net.sse import ServerEvent
 _logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+Size: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
 
 _MAX_ERROR_BYTES: Final = 64 * 1024
 _MAX_MESSAGE: Final = 2_000
 _MAX_BODY_BYTES: Final = 64 << 20
+_MAX_TIME: Final = 9.2e9
 _ALIVE_STATUSES: Final[dict[str, ExecutionStatus]] = {
     "success": "ok",
     "error": "error",
@@ -46,11 +48,13 @@ class ListedFile(Struct):
 
     path: str
     kind: str
-    size: int
+    size: Size
     modified: float
 
     def as_file(self) -> SandboxFile:
-        return SandboxFile(self.path, self.size, round(self.modified * 1e9))
+        """The file; a time that code has set far away is limited to what nanoseconds in 64 bits can hold."""
+        seconds = min(max(self.modified, -_MAX_TIME), _MAX_TIME)
+        return SandboxFile(self.path, self.size, round(seconds * 1e9))
 
 
 class FileListing(Struct):
@@ -128,7 +132,7 @@ def decode(body: bytes, kind: type[T]) -> T:
     """A reply of the sandbox server; `SandboxProtocolError` for a malformed one."""
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.MsgspecError, UnicodeError) as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:  # RecursionError: nested too deeply
         raise SandboxProtocolError("The sandbox server sent a malformed reply.") from error
 
 
@@ -176,7 +180,7 @@ async def read_error(reply: httpx2.Response, *, is_routed: bool = False) -> Erro
     """The error of a reply, and the seconds of its `Retry-After`. `is_routed`: it came through a router."""
     try:
         body = msgspec.json.decode(await read_body(reply, _MAX_ERROR_BYTES), type=ErrorBody)
-    except (msgspec.MsgspecError, UnicodeError, EventTooLong):
+    except (msgspec.MsgspecError, UnicodeError, RecursionError, EventTooLong):
         body = ErrorBody()
     try:
         retry_after = max(0.1, float(reply.headers.get("retry-after", "1")))

@@ -24,6 +24,7 @@ import httpx2
 import msgspec
 
 from antwort.containers.sandboxes.one_shot import OneShotSandbox
+from antwort.containers.sandboxes.path_rules import is_plain_path
 from antwort.containers.sandboxes.port import (
     ExecutionResult,
     Output,
@@ -69,6 +70,8 @@ _MODE: Final = "python"
 _SUCCESS: Final = range(200, 300)
 _NO_SUCH_ROUTE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 _MAX_EVENT_BYTES: Final = 256 << 20  # an execution result with its figures
+_MAX_FILES: Final = 100_000  # as many as a sandbox with a quota may have, directories included
+_MAX_PATHS: Final = 32 << 20  # characters of all their paths together
 _READ_TIMEOUT: Final = 60.0  # the server sends a keep-alive comment every 15 s
 _CONNECT_TIMEOUT: Final = 5.0
 _END_TIMEOUT: Final = 5.0
@@ -321,11 +324,16 @@ class RemoteSandbox:
         await self._request("POST", "/interrupt")
 
     async def list_files(self) -> list[SandboxFile]:
+        """All files. `SandboxRefused` for more than `_MAX_FILES`: without namespaces no quota limits their number."""
         files: list[SandboxFile] = []
-        after = ""
+        after, entries, length = "", 0, 0
         while True:
             listing = decode(await self._request("GET", f"/files?{urlencode({'after': after})}"), FileListing)
-            files += [entry.as_file() for entry in listing.files if entry.kind == "file"]
+            entries += len(listing.files)
+            length += sum(len(entry.path) for entry in listing.files)
+            if entries > _MAX_FILES or length > _MAX_PATHS:
+                raise SandboxRefused(f"The container has more than {_MAX_FILES} files, or very long paths.", "size")
+            files += [entry.as_file() for entry in listing.files if entry.kind == "file" and is_plain_path(entry.path)]
             if not (listing.has_more and listing.files):
                 return files
             after = listing.files[-1].path

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 from contextlib import aclosing, asynccontextmanager
 
@@ -103,6 +104,52 @@ async def test_a_malformed_reply_is_unavailable(reply):
     async with static_server(reply) as url, aclosing(RemoteSandboxes(url)) as server:
         with pytest.raises(SandboxUnavailable):
             await session(server)
+
+
+def listing_of(*paths, has_more=False, modified=1.0, **more):
+    """A reply of `GET /files`, on a connection of its own."""
+    files = [{"path": path, "kind": "file", "size": 1, "modified": modified, **more} for path in paths]
+    body = json.dumps({"files": files, "has_more": has_more}).encode()
+    return b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+
+
+async def listed(reply):
+    """What `list_files` makes of a server that sends this reply for each page."""
+    async with static_server(reply) as url, aclosing(RemoteSandboxes(url)) as server, asyncio.timeout(60):
+        return await RemoteSandbox(server, "session").list_files()
+
+
+@pytest.mark.parametrize("length", [8, 4000])
+async def test_a_listing_without_an_end_is_refused(length):
+    """Code in a container without a quota may create millions of files, and its server may be in its hands."""
+    paths = [f"{number:05}/{'a/' * ((length - 8) // 2)}x" for number in range(5000 if length == 8 else 1000)]
+    with pytest.raises(SandboxRefused, match="more than 100000 files"):
+        await listed(listing_of(*paths, has_more=True))
+
+
+@pytest.mark.parametrize("path", ["../etc/passwd", "/etc/passwd", "a\0b", "a\nb", "a//b", "x" * 300, ""])
+async def test_a_listed_path_that_could_not_be_read_is_left_out(path):
+    assert [file.path for file in await listed(listing_of(path, "kept"))] == ["kept"]
+
+
+@pytest.mark.parametrize("modified", [1e308, -1e308, 2.0**60])
+async def test_a_modification_time_far_away_fits_into_64_bits(modified):
+    """As after `os.utime`."""
+    (file,) = await listed(listing_of("a", modified=modified))
+    assert abs(file.modified) < 2**63
+
+
+@pytest.mark.parametrize("size", [-1, 2**62, 10**30])
+async def test_a_size_that_no_file_has_is_malformed(size):
+    with pytest.raises(SandboxUnavailable, match="malformed"):
+        await listed(listing_of("a", size=size))
+
+
+@pytest.mark.parametrize("status", [200, 500])
+async def test_a_reply_that_is_nested_too_deeply_is_malformed(status):
+    body = b'{"detail":%b%b}' % (b"[" * 20_000, b"]" * 20_000)
+    with pytest.raises(SandboxUnavailable, match=r"malformed|answered 500"):
+        await listed(b"HTTP/1.1 %d X\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b" % (status, len(body), body))
 
 
 async def test_acquire_waits_for_capacity_until_its_timeout(server):

@@ -149,9 +149,17 @@ class Claims:
         `may_flap` is for a pod that answers: that the claim is not ready at the moment does not matter then.
         """
         try:
-            claim = await self._get(held.metadata.name)
+            return await self._loss_reason(held, may_flap=may_flap)
         except KubernetesError:
             return None
+
+    async def check_pod(self, held: Claim) -> None:
+        """Raise `SandboxUnavailable` if the pod of the claim is gone, and `KubernetesError` if that is unknown."""
+        if (reason := await self._loss_reason(held, may_flap=True)) is not None:
+            raise SandboxUnavailable(reason)
+
+    async def _loss_reason(self, held: Claim, *, may_flap: bool) -> str | None:
+        claim = await self._get(held.metadata.name)
         if claim is None or _is_deleted(claim, held.metadata.uid):
             return "The SandboxClaim was deleted, and its pod with it."
         if claim.failure is not None or not (claim.is_ready or may_flap):

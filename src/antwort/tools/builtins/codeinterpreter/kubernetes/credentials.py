@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import httpx2
 import msgspec
@@ -32,7 +32,7 @@ _MAX_MESSAGE: Final = 500
 
 class _ExecStatus(msgspec.Struct, rename="camel"):
     token: str = ""
-    expiration_timestamp: datetime | None = None
+    expiration_timestamp: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
 
 
 class _ExecCredential(msgspec.Struct):

@@ -15,6 +15,7 @@ from msgspec import Struct, field
 from antwort.containers.sandboxes.port import IncompleteReply, SandboxUnavailable
 from antwort.containers.sandboxes.remote import RemoteSandboxes
 from antwort.net.sandbox_token import ROUTED_TOKEN_HEADER
+from antwort.tools.builtins.codeinterpreter.kubernetes.api import KubernetesError
 from antwort.tools.builtins.codeinterpreter.kubernetes.claims import Claims
 from antwort.tools.builtins.codeinterpreter.kubernetes.resources import Claim
 
@@ -66,7 +67,7 @@ class PodConnector:
         unused = [server for _, server in servers]
         try:
             route, server = await self._first_answer(claim, servers, deadline)
-            await self._confirm(claim)
+            await self._confirm(claim, deadline)
             self._needs_router = route.is_router and len(routes) > 1
             unused.remove(server)
             return ConnectedPod(claim, server)
@@ -74,8 +75,24 @@ class PodConnector:
             for one in unused:
                 await one.aclose()
 
-    async def _confirm(self, claim: Claim) -> None:
-        """The claim must still have this pod: after its end another pod may get its address."""
+    async def _confirm(self, claim: Claim, deadline: float) -> None:
+        """The claim must still have this pod: after its end another pod may get its address.
+
+        While the claim cannot be read, that is unknown, and the pod is not used.
+        """
+        loop = asyncio.get_running_loop()
+        pause = _MIN_PAUSE
+        while True:
+            try:
+                return await self._claims.check_pod(claim)
+            except KubernetesError as error:
+                if loop.time() + pause >= deadline:
+                    raise SandboxUnavailable(f"The pod answers, but its claim cannot be read: {error}") from error
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _MAX_PAUSE)
+
+    async def _check_not_lost(self, claim: Claim) -> None:
+        """Raise `SandboxUnavailable` where the pod is known to have ended."""
         if (reason := await self._claims.loss_reason(claim, may_flap=True)) is not None:
             raise SandboxUnavailable(reason)
 
@@ -100,7 +117,7 @@ class PodConnector:
                 if health.is_used:
                     raise SandboxUnavailable(f"The pod at {route.url} has been used by another container.")
                 return route, server
-            await self._confirm(claim)
+            await self._check_not_lost(claim)
             if loop.time() + pause >= deadline:
                 hint = "Does the network policy of the SandboxTemplate allow ingress from this server?"
                 raise SandboxUnavailable(f"The pod is ready, but does not answer at {'; '.join(problems)} {hint}")

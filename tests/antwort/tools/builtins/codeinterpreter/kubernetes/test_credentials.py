@@ -174,6 +174,7 @@ async def test_a_credential_program_gets_its_variables_and_arguments(api, author
         ("echo no access >&2; exit 3", "ended with 3: no access"),
         ("echo nonsense", "malformed"),
         ("echo '{}'", "returned no token"),
+        ("""echo '{"status": {"token": "a", "expirationTimestamp": "2030-01-01T00:00:00"}}'""", "timezone"),
         ('rm "$0"; exit 0', "malformed|truncated"),
     ],
 )

@@ -133,6 +133,23 @@ async def test_a_pod_that_is_not_that_of_the_claim_any_more_is_refused(claims, a
             await connector.connect(claim, asyncio.get_running_loop().time() + 30)
 
 
+async def test_a_pod_whose_claim_cannot_be_read_is_confirmed_before_it_is_used(claims, api):
+    """Without that the address may be that of another claim's pod since its own has ended."""
+    with answering({"/health": (200, HEALTH)}) as port:
+        await claims._create(_Attempt("claim"), 30)
+        api.ready()
+        claim = await claims._get("claim")
+        api.ready(UNUSED)  # its pod has ended, and another one has its address
+        api.faults["GET"] = [503, None]
+        connector = PodConnector(claims, port=port, token=None)
+        with pytest.raises(SandboxUnavailable, match="was replaced by another one"):
+            await connector.connect(claim, asyncio.get_running_loop().time() + 30)
+
+        api.faults["GET"] = [503] * 1000
+        with pytest.raises(SandboxUnavailable, match=r"its claim cannot be read: .*answered 503"):
+            await connector.connect(claim, asyncio.get_running_loop().time() + 0.5)
+
+
 async def test_a_claim_that_is_not_ready_for_a_moment_keeps_its_pod(claims, api):
     with answering({"/health": (200, HEALTH)}) as port:
         await claims._create(_Attempt("claim"), 30)
