@@ -10,6 +10,7 @@ import pytest
 from fake_postgres_proxy import running_proxy
 from fixtures_postgres import frozen, postgres_server, schema_url, stoppable_postgres  # noqa: F401 - a fixture
 from psycopg.sql import SQL, Identifier, Literal
+from waiting import wait_until_async
 
 from antwort.api.responses import Response
 from antwort.engine.replicas.port import ReplicaRecord
@@ -227,7 +228,8 @@ async def test_locks_hold_whatever_the_default_isolation_of_the_database_is(url,
     with psycopg.connect(url, autocommit=True) as lock:
         lock.execute("SELECT pg_advisory_lock(%s)", (_MIGRATION_LOCK,))
         migrations = [asyncio.create_task(asyncio.to_thread(migrated)) for _ in range(3)]
-        await eventually_waiting(lock, 3)
+        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        await wait_until_async(lambda: lock.execute(waiting).fetchall() == [(3,)])
         lock.execute("SELECT pg_advisory_unlock(%s)", (_MIGRATION_LOCK,))
         assert sorted(await asyncio.gather(*migrations)) == [0, len(MIGRATIONS), len(MIGRATIONS)]
     async with opened(url, tmp_path) as store:
@@ -236,14 +238,6 @@ async def test_locks_hold_whatever_the_default_isolation_of_the_database_is(url,
             *(store.replicas.take_slot("key", str(number), store.replica_id, 2) for number in range(8))
         )
     assert granted.count(True) == 2
-
-
-async def eventually_waiting(connection: psycopg.Connection, number: int) -> None:
-    """Wait until so many sessions wait for an advisory lock."""
-    async with asyncio.timeout(30):
-        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-        while connection.execute(waiting).fetchall() != [(number,)]:
-            await asyncio.sleep(0.02)
 
 
 async def test_a_migration_that_does_not_end_is_an_error_that_says_so(url):
