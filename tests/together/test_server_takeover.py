@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections import Counter
 from contextlib import ExitStack
@@ -163,6 +164,37 @@ def test_a_paused_replica_runs_no_call_again_that_was_taken_over(postgres_server
     assert [item.status for item in done.output if item.type == "file_search_call"] == ["failed", "completed"]
     begun = Counter(line for line in counted.read_text().splitlines() if line.startswith("begun"))
     assert begun == {"begun count it one": 1, "begun count it two": 1}
+
+
+def test_a_paused_replica_runs_no_further_call_of_a_response_that_was_ended(postgres_server, tmp_path):  # noqa: F811 - a fixture
+    """A response without `background` has failed meanwhile, and its client may have sent the request again."""
+    counted = tmp_path / "counted"
+    environment = {"COUNTED_FILE": str(counted), "COUNTED_SECONDS": "2"}
+    config = replica_config(schema_url(postgres_server, tmp_path), tmp_path)
+    body = {"model": "scripted", "input": "count it", "tools": [replica_load.SEARCH], "stream": True}
+    with ExitStack() as stack:
+        first, second = (
+            stack.enter_context(
+                run_server(
+                    tmp_path / name,
+                    config,
+                    environment=environment,
+                    script=replica_load.SCRIPT,
+                    program=COUNTING_SERVER,
+                )
+            )
+            for name in "ab"
+        )
+        http = stack.enter_context(first.http())
+        stream = stack.enter_context(http.stream("POST", "/v1/responses", json=body))
+        lines = stream.iter_lines()
+        created = next(line for line in lines if line.startswith("data: "))
+        identifier = json.loads(created.removeprefix("data: "))["response"]["id"]
+        wait_until(counted.exists)
+        with stopped(first):
+            wait_for(second, identifier, "failed")
+        assert "event: error" in list(lines)
+    assert counted.read_text().splitlines() == ["begun count it one", "ended count it one"]
 
 
 def test_a_periodic_job_runs_once_per_interval_and_not_per_replica(postgres_server, tmp_path):  # noqa: F811 - a fixture

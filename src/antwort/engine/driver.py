@@ -248,7 +248,7 @@ class ResponseRun:
     async def _record(self, step: Step | None) -> CallNotRecorded | None:
         """Durable before effect: wait until a step and all events before it are stored; the fault if they are not."""
         if step is None:
-            return None
+            return await self._check_owned()
         self._note(step)
         try:
             await self.event_buffer.flush()
@@ -256,6 +256,21 @@ class ResponseRun:
             _logger.warning("a call of response %s is not run: %s", self.response.id, fault)
             return CallNotRecorded()
         return None
+
+    async def _check_owned(self) -> None:
+        """Before a call of a response without steps: `ResponseTakenOver` if another replica has ended the response.
+
+        This process was paused then, and the client may have sent the request again. A fault of the store changes
+        nothing: the response is not continued elsewhere.
+        """
+        if self.is_stored and self.store.replicas is not None:
+            try:
+                await self.store.append_events(self.owner, self.response.id, [])
+            except ResponseTakenOver:
+                self.is_taken_over = True
+                raise
+            except StoreFault:
+                pass
 
     async def _settle_at(self, ending: AnyEvent) -> None:
         """Durable before visible: store the response that the last event carries, before that event is yielded."""

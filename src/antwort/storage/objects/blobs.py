@@ -112,7 +112,7 @@ class ObjectStoreBlobs:
             if owner is None:
                 is_known = await self._is_known(known)
                 if is_known or await self._get(OWNER_OBJECT) is not None:
-                    await self._create(OWNER_OBJECT, store_id.encode())
+                    await self._create(OWNER_OBJECT, f"{store_id}\n{secrets.token_hex(16)}\n".encode())
                 owner = await self._get(OWNER_OBJECT)  # that of another process that started at the same time, maybe
         except ObjectStoreFault as fault:
             if fault.is_refusal:
@@ -124,12 +124,14 @@ class ObjectStoreBlobs:
                 "which database they belong to. Set `storage.blobs` to another prefix; or, if no database needs them, "
                 "delete them."
             )
-        if owner != store_id.encode():
+        marked_id, _, place_id = owner.decode(errors="replace").partition("\n")
+        if marked_id != store_id:
             raise UnusableStore(
                 f"{self._url} holds the files of another database. Set `storage.blobs` to another prefix; or, if that "
                 f"database does not exist any more, delete the object {OWNER_OBJECT!r} there."
             )
-        return self._url
+        # Its URL would not do: buckets of different endpoints have the same one.
+        return place_id.strip() or self._url  # a mark of an earlier version has no id of the place
 
     async def write(self, content: AsyncIterator[bytes]) -> _ObjectUpload:
         upload = _ObjectUpload(self, UploadAge(self._orphan_age))

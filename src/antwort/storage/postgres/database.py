@@ -19,7 +19,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import lru_cache, partial
-from typing import Any, TypeVar, cast
+from typing import Any, LiteralString, TypeVar, cast
 
 import psycopg
 from psycopg_pool import ConnectionPool, PoolTimeout
@@ -48,6 +48,8 @@ _POOL_TIMEOUT = 3.0
 _CONFIGURE_TIMEOUT = 5.0
 _AWAY_TIMEOUT = 0.3
 _MAX_ATTEMPTS = 4
+_BEGIN: LiteralString = "BEGIN ISOLATION LEVEL READ COMMITTED"
+"""Whatever the default of the database is: a statement behind a lock must see what the transaction before has done."""
 _NO_ANSWER = "The store failed: PostgreSQL did not answer in time."
 _PARAMETER_RE = re.compile(r"(?<![:\w]):([a-z_]+)")
 
@@ -197,7 +199,7 @@ class PostgresDatabase:
             operation.committed = False
             try:
                 with connection.pipeline() as pipeline:
-                    begun = connection.execute("BEGIN")
+                    begun = connection.execute(_BEGIN)
                     value = change(Rows(connection, DIALECT))
                     if begun.pgresult is None:  # a broken idle connection is found before the commit is sent
                         pipeline.sync()

@@ -216,6 +216,7 @@ def migrate(
     if check_compatible(connection, len(steps)) == len(steps):
         return len(steps)
     with connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")  # sees what the one before has committed
         _lock_migrations(connection, wait)
         version = check_compatible(connection, len(steps))
         if version == 0:
@@ -261,8 +262,9 @@ def _refuse_exclusive_user(connection: Connection) -> None:
 
 def check_compatible(connection: Connection, newest: int = len(MIGRATIONS)) -> int:
     """The version of the schema, 0 for none; `UnusableStore` if this antwort cannot use it. Changes nothing."""
+    has_responses = _exists(connection, "responses")  # before the version: a migration may be committed in between
     version = _version(connection)
-    if version == 0 and _exists(connection, "responses"):
+    if version == 0 and has_responses:
         raise UnusableStore(
             "This database has tables of another program. Set `storage.url` to another database, or to another schema "
             "with `?options=-csearch_path%3Dantwort`."

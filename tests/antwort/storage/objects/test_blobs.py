@@ -10,6 +10,7 @@ from fixtures_object_store import (
     SECRET_KEY,
     answering,
     racing_mark,
+    running_s3,
     s3_credentials,
     s3_server,
 )
@@ -129,6 +130,29 @@ async def test_foreign_objects_and_the_mark_are_not_blobs(s3_server, bucket, blo
     assert await swept.unowned(1000) == []
     assert f"some/prefix/{OWNER_OBJECT}" in await asyncio.to_thread(s3_server.objects, bucket)
     await swept.aclose()
+
+
+async def test_buckets_of_one_name_at_two_endpoints_are_different_places(s3_server, bucket):
+    """Two replicas that use them must not start together: neither would find the contents of the other."""
+    with running_s3() as other:
+        await asyncio.to_thread(other.bucket, bucket)
+        here, again, there = [await opened(url, bucket) for url in (s3_server.url, s3_server.url, other.url)]
+        place = await here.claim("store-1", unknown)
+        assert await again.claim("store-1", unknown) == place
+        assert await there.claim("store-1", unknown) != place
+        for one in (here, again, there):
+            await one.aclose()
+
+
+async def test_a_mark_of_an_earlier_version_stays_valid(s3_server, bucket):
+    put = s3_server.client().put_object
+    await asyncio.to_thread(put, Bucket=bucket, Key=f"some/prefix/{OWNER_OBJECT}", Body=b"store-1")
+    first, second = [await opened(s3_server.url, bucket) for _ in range(2)]
+    assert await first.claim("store-1", unknown) == await second.claim("store-1", unknown)
+    with pytest.raises(UnusableStore, match="another database"):
+        await first.claim("store-2", unknown)
+    for one in (first, second):
+        await one.aclose()
 
 
 async def test_an_upload_that_may_be_an_orphan_to_others_is_not_recorded(s3_server, bucket):

@@ -10,13 +10,14 @@ import pytest
 from fake_postgres_proxy import running_proxy
 from fixtures_postgres import frozen, postgres_server, schema_url, stoppable_postgres  # noqa: F401 - a fixture
 from psycopg.sql import SQL, Identifier, Literal
+from waiting import wait_until_async
 
 from antwort.api.responses import Response
 from antwort.engine.replicas.port import ReplicaRecord
 from antwort.engine.stores import ContainerRecord, ContainerUse, Owner, SandboxRef, StoredResponse, StoreFault
 from antwort.storage import UnusableStore, display_url, inspect_store, open_store
 from antwort.storage.postgres.database import PostgresDatabase
-from antwort.storage.postgres.migrations import _MIGRATION_LOCK, MIGRATIONS, migrate
+from antwort.storage.postgres.migrations import _MIGRATION_LOCK, MIGRATIONS, check_compatible, migrate
 from antwort.storage.postgres.store import PostgresStore
 
 pytestmark = pytest.mark.anyio
@@ -191,6 +192,52 @@ async def test_two_migrations_at_once_run_each_step_once(url):
             return connection.execute("SELECT version FROM antwort_migrations").fetchall()
 
     assert await asyncio.to_thread(versions) == [(number + 1,) for number in range(len(MIGRATIONS))]
+
+
+class InterruptedConnection:
+    """A connection before whose second statement another process makes the tables."""
+
+    def __init__(self, connection: psycopg.Connection, url: str) -> None:
+        self._connection = connection
+        self._url = url
+        self._statements = 0
+
+    def execute(self, *arguments: Any) -> Any:
+        self._statements += 1
+        if self._statements == 2:
+            with psycopg.connect(self._url, autocommit=True) as other:
+                migrate(other)
+        return self._connection.execute(*arguments)
+
+
+async def test_a_migration_that_is_committed_during_the_look_at_the_tables_is_not_another_program(url):
+    with psycopg.connect(url, autocommit=True) as connection:
+        version = await asyncio.to_thread(check_compatible, InterruptedConnection(connection, url))
+    assert version in (0, len(MIGRATIONS))
+
+
+@pytest.mark.parametrize("isolation", ["repeatable read", "serializable"])
+async def test_locks_hold_whatever_the_default_isolation_of_the_database_is(url, tmp_path, isolation):
+    """A snapshot from before the wait for a lock does not have what the holder of the lock has changed."""
+    url = f"{url}%20-cdefault_transaction_isolation%3D{isolation.replace(' ', '%5C%20')}"
+
+    def migrated() -> int:
+        with psycopg.connect(url, autocommit=True) as connection:
+            return migrate(connection)
+
+    with psycopg.connect(url, autocommit=True) as lock:
+        lock.execute("SELECT pg_advisory_lock(%s)", (_MIGRATION_LOCK,))
+        migrations = [asyncio.create_task(asyncio.to_thread(migrated)) for _ in range(3)]
+        waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        await wait_until_async(lambda: lock.execute(waiting).fetchall() == [(3,)])
+        lock.execute("SELECT pg_advisory_unlock(%s)", (_MIGRATION_LOCK,))
+        assert sorted(await asyncio.gather(*migrations)) == [0, len(MIGRATIONS), len(MIGRATIONS)]
+    async with opened(url, tmp_path) as store:
+        await store.replicas.beat(ReplicaRecord(id=store.replica_id))
+        granted = await asyncio.gather(
+            *(store.replicas.take_slot("key", str(number), store.replica_id, 2) for number in range(8))
+        )
+    assert granted.count(True) == 2
 
 
 async def test_a_migration_that_does_not_end_is_an_error_that_says_so(url):
