@@ -194,25 +194,25 @@ async def test_two_migrations_at_once_run_each_step_once(url):
     assert await asyncio.to_thread(versions) == [(number + 1,) for number in range(len(MIGRATIONS))]
 
 
-class InterruptedConnection:
+class InterruptedConnection(psycopg.Connection):
     """A connection before whose second statement another process makes the tables."""
 
-    def __init__(self, connection: psycopg.Connection, url: str) -> None:
-        self._connection = connection
-        self._url = url
-        self._statements = 0
+    url = ""
+    statements = 0
 
-    def execute(self, *arguments: Any) -> Any:
-        self._statements += 1
-        if self._statements == 2:
-            with psycopg.connect(self._url, autocommit=True) as other:
+    def execute(self, *arguments: Any, **options: Any) -> Any:
+        self.statements += 1
+        if self.statements == 2:
+            with psycopg.connect(self.url, autocommit=True) as other:
                 migrate(other)
-        return self._connection.execute(*arguments)
+        return super().execute(*arguments, **options)
 
 
 async def test_a_migration_that_is_committed_during_the_look_at_the_tables_is_not_another_program(url):
-    with psycopg.connect(url, autocommit=True) as connection:
-        version = await asyncio.to_thread(check_compatible, InterruptedConnection(connection, url))
+    with InterruptedConnection.connect(url, autocommit=True) as connection:
+        connection.url = url
+        version = await asyncio.to_thread(check_compatible, connection)
+        assert connection.statements >= 2
     assert version in (0, len(MIGRATIONS))
 
 
@@ -233,6 +233,7 @@ async def test_locks_hold_whatever_the_default_isolation_of_the_database_is(url,
         lock.execute("SELECT pg_advisory_unlock(%s)", (_MIGRATION_LOCK,))
         assert sorted(await asyncio.gather(*migrations)) == [0, len(MIGRATIONS), len(MIGRATIONS)]
     async with opened(url, tmp_path) as store:
+        assert store.replicas is not None
         await store.replicas.beat(ReplicaRecord(id=store.replica_id))
         granted = await asyncio.gather(
             *(store.replicas.take_slot("key", str(number), store.replica_id, 2) for number in range(8))
