@@ -250,6 +250,36 @@ def test_an_import_that_is_killed_changes_nothing(tmp_path, postgres_server, is_
     check(antwort(second, "import", str(tmp_path / "export.tar")))
 
 
+@pytest.mark.parametrize("is_postgres", [False, True])
+def test_a_server_that_starts_during_an_import_refuses_with_its_name(tmp_path, postgres_server, is_postgres):  # noqa: F811 - a fixture
+    with run_server(tmp_path / "1") as server:
+        for number in range(2):
+            server.client().files.create(file=(f"{number}.bin", CONTENT), purpose="user_data")
+    file = tmp_path / "export.tar"
+    check(antwort(tmp_path / "1", "export", str(file)))
+    data, second = file.read_bytes(), tmp_path / "2"
+    storage = {"url": schema_url(postgres_server, tmp_path)} if is_postgres else {}
+    with run_server(second, {"storage": storage}):
+        pass
+    blobs = second / ".antwort" / "blobs"
+    with subprocess.Popen(
+        command("import", "-"), cwd=second, env=environment(second, {}), stdin=subprocess.PIPE
+    ) as importing:
+        assert importing.stdin is not None
+        importing.stdin.write(data[: len(data) // 2])
+        importing.stdin.flush()
+        wait_until(lambda: len([*blobs.iterdir()]) > 1)  # beside the mark
+        refused = error(antwort(second, "serve"))
+        assert "is in use by `antwort import`" in refused
+        assert "Wait" in refused
+        assert is_postgres or f"(process {importing.pid})" in refused
+        assert "is in use by" in error(antwort(second, "import", "--merge", str(file)))
+        importing.communicate(data[len(data) // 2 :])
+    assert importing.returncode == 0
+    with run_server(second, {"storage": storage}) as server:
+        assert len(server.client().files.list().data) == 2
+
+
 # ── migrate ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

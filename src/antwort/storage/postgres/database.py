@@ -162,6 +162,10 @@ class PostgresDatabase:
             name="antwort",
         )
 
+    def connect(self) -> None:
+        """Wait for the first connection; `PoolTimeout` if there is none in time. Blocks."""
+        self._pool.wait(self._pool_timeout)
+
     async def write(self, owner: Owner, change: Callable[[TenantRows], T], on_done: OnDone = lambda _: None) -> T:
         return await self.write_all_tenants(lambda rows: change(rows.of(owner)), on_done)
 

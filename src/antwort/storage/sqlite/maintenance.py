@@ -77,7 +77,7 @@ def open_snapshot(path: Path) -> SqliteTransfer:
 
 def open_target(path: Path, blobs: Path | None) -> SqliteTransfer:
     """The change of an import. The database is created and migrated; `UnusableStore` while a server uses it."""
-    lock = _lock(path, blobs)
+    lock = _lock(path, blobs, "antwort import")
     try:
         with translate_errors():
             connection = connect(path, LOCK_TIMEOUT)
@@ -105,7 +105,7 @@ def migrate_file(path: Path) -> int:
     version = schema_version(path)
     if version == len(MIGRATIONS):
         return version
-    lock = _lock(path, None)
+    lock = _lock(path, None, "antwort migrate")
     try:
         with translate_errors(), closing(connect(path, LOCK_TIMEOUT)) as connection:
             return migrate(connection)
@@ -126,10 +126,10 @@ def _open_read_only(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _lock(path: Path, blobs: Path | None) -> StoreLock:
+def _lock(path: Path, blobs: Path | None, command: str) -> StoreLock:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        return StoreLock(path, blobs)
+        return StoreLock(path, blobs, command=command)
     except OSError as error:
         raise UnusableStore(f"The store cannot be opened: {error}. Fix that, or change `storage`.") from error
