@@ -1,8 +1,7 @@
 """Connection and cursor for pipeline mode, in which the result of a statement is received when it is read.
 
-psycopg receives it with a Flush. That does not end the work of the server on a transaction: `transaction_timeout` aside,
-no time-out of the server runs until the next statement. Here it is received with a Sync, so that the server counts the
-transaction as idle, and ends it if nothing follows.
+psycopg receives it with a Flush, after which the server does not count the transaction as idle: if nothing follows, it
+waits without `idle_in_transaction_session_timeout`. Here it is received with a Sync.
 """
 
 from __future__ import annotations

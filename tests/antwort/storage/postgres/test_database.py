@@ -117,7 +117,7 @@ async def locked(url, statement):
 
 
 @pytest.mark.parametrize(
-    ("is_heartbeat", "is_read"), [(False, True), (True, True), pytest.param(False, False, marks=pytest.mark.long)]
+    "is_heartbeat, is_read", [(False, True), (True, True), pytest.param(False, False, marks=pytest.mark.long)]
 )
 async def test_a_process_that_is_stopped_in_a_transaction_loses_its_locks(url, tmp_path, is_heartbeat, is_read):
     """No time-out of its own runs then: PostgreSQL has to end the transaction."""
