@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -15,7 +15,7 @@ from antwort.storage.sql import files
 from antwort.storage.sql.database import Committed
 from antwort.storage.sql.rows import Rows
 from antwort.storage.sqlite.database import DIALECT, connect
-from antwort.storage.sqlite.errors import translate_errors
+from antwort.storage.sqlite.errors import translate_error, translate_errors
 from antwort.storage.sqlite.lock import StoreLock
 from antwort.storage.sqlite.migrations import MIGRATIONS, check_compatible, migrate
 from antwort.storage.sqlite.store import LOCK_TIMEOUT
@@ -52,6 +52,16 @@ class SqliteTransfer:
             }
             return "duplicate" if is_duplicate else "invalid"
         return "invalid" if isinstance(error, (sqlite3.InterfaceError, sqlite3.DataError, OverflowError)) else None
+
+    @contextmanager
+    def translated_errors(self) -> Generator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            fault = translate_error(error)
+            if fault is error:
+                raise
+            raise fault from error
 
     def commit(self) -> Committed:
         with translate_errors():
