@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -39,7 +40,7 @@ def own_server():
 
 
 @asynccontextmanager
-async def opened(url, directory):
+async def opened(url, directory) -> AsyncIterator[Any]:
     store = await open_store(url, directory / "blobs")
     try:
         yield store
@@ -291,7 +292,8 @@ class InterruptedConnection:
 
 async def test_a_migration_that_is_committed_during_the_look_at_the_tables_is_not_another_program(url):
     with psycopg.connect(url, autocommit=True) as connection:
-        version = await asyncio.to_thread(check_compatible, InterruptedConnection(connection, url))
+        interrupted: Any = InterruptedConnection(connection, url)
+        version = await asyncio.to_thread(check_compatible, interrupted)
     assert version in (0, len(MIGRATIONS))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
+from typing import LiteralString
 
 import psycopg
 import pytest
@@ -14,7 +15,7 @@ from antwort.storage.postgres.migrations import migrate
 
 pytestmark = pytest.mark.anyio
 
-STEPS = (
+STEPS: tuple[tuple[LiteralString, ...], ...] = (
     ("CREATE TABLE responses (x int)",),
     ("INSERT INTO responses VALUES (1)", "SELECT pg_advisory_xact_lock(42)"),
 )
