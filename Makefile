@@ -9,7 +9,8 @@ CLIENTS_VENV ?= .venv-clients
 MODEL ?= qwen2.5-coder-1.5b
 PORT ?= 8080
 
-# For `make test-replicas`: how long the load lasts, and how often a replica is killed, in seconds.
+# For `make test-replicas`: how long the load lasts, and how often a replica is killed, in seconds. The third time, and
+# every third one after it, it is paused instead.
 SECONDS ?= 300
 KILL_EVERY ?= 30
 
@@ -72,7 +73,7 @@ test-images: $(READY) ## Build the container images with buildah, and run them a
 		{ $(APT) update && $(APT) install buildah debootstrap; } >/dev/null || true
 	$(RUN) -m pytest -q -m images tests/deploy
 
-test-replicas: $(READY) ## Run the load test of two replicas on Postgres, one of them killed every 30 s (SECONDS=300, KILL_EVERY=30)
+test-replicas: $(READY) ## Run the load test of two replicas on Postgres, one of them killed or paused every 30 s (SECONDS=300, KILL_EVERY=30)
 	REPLICAS_SECONDS=$(SECONDS) REPLICAS_KILL_EVERY=$(KILL_EVERY) $(RUN) -m pytest -q -s -m replicas tests/together/test_replica_load.py
 
 test-install: $(READY) ## Install the wheel with each extra into empty environments, and use it (minutes; needs a package index)

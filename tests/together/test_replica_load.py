@@ -1,7 +1,8 @@
-"""Two replicas on one PostgreSQL under load, one of them killed and started again periodically.
+"""Two replicas on one PostgreSQL under load, one of them killed and started again, or paused, periodically.
 
 No response is lost, no tool call is executed twice, and nothing is left over. `make test-replicas` runs it for
-`REPLICAS_SECONDS`, with a kill every `REPLICAS_KILL_EVERY` seconds, and prints a table.
+`REPLICAS_SECONDS`, with a kill every `REPLICAS_KILL_EVERY` seconds, and prints a table. Every third time the replica is
+paused instead, until the other one has taken its responses over: then it goes on, and has to find that out.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import psycopg
 import pytest
 from fixtures_kubernetes import free_port
 from fixtures_postgres import schema_url, started_postgres
-from fixtures_replicas import replica_id
+from fixtures_replicas import replica_id, stopped
 from fixtures_sandbox_server import SandboxProcess, sandbox_server
 from fixtures_server import ROOT, Server, create_key, run_server
 from replica_load import SCRIPT, SLOWLY, Ledger, run_clients
@@ -34,6 +35,8 @@ pytestmark = pytest.mark.replicas
 
 SECONDS = float(os.environ.get("REPLICAS_SECONDS", "60"))
 KILL_EVERY = float(os.environ.get("REPLICAS_KILL_EVERY", "15"))
+PAUSE_EACH = 3
+"""Every so many interruptions, the replica is paused and not killed."""
 UNFINISHED: LiteralString = "status IN ('queued', 'in_progress')"
 SETTLE_SECONDS = 90.0
 
@@ -48,9 +51,9 @@ class ReplicaPair:
     counted: Path
     sandbox: SandboxProcess
     orphaned_sessions: set[str] = field(default_factory=set[str])
-    """Sandboxes at the time of a kill: those of the killed replica end with their lease."""
+    """Sandboxes at the time of a kill or pause: those of that replica end with their lease."""
     takeovers: list[float] = field(default_factory=list[float])
-    """Seconds from the death of a replica until another one had each of its unfinished responses."""
+    """Seconds from the death or the pause of a replica until another one had each of its unfinished responses."""
 
     def query(self, statement: LiteralString) -> list[tuple[Any, ...]]:
         with psycopg.connect(self.database_url, autocommit=True) as connection:
@@ -72,12 +75,22 @@ class ReplicaPair:
         server.start()
         watching.join()
 
-    def _watch_takeovers(self, replica: str, killed_at: float) -> None:
+    def pause(self, number: int) -> None:
+        """Pause a replica until the other one has removed it, and taken its responses over."""
+        server = self.servers[number]
+        replica = replica_id(server)
+        with stopped(server):
+            paused_at = time.monotonic()
+            self.orphaned_sessions |= {session["id"] for session in self.sandbox.sessions()}
+            self._watch_takeovers(replica, paused_at)
+            wait_until(lambda: (replica,) not in self.query("SELECT id FROM replicas"), SETTLE_SECONDS)
+
+    def _watch_takeovers(self, replica: str, since: float) -> None:
         left = self.unfinished_of(replica)
 
         def all_taken_over() -> bool:
             taken = left - self.unfinished_of(replica)
-            self.takeovers.extend([time.monotonic() - killed_at] * len(taken))
+            self.takeovers.extend([time.monotonic() - since] * len(taken))
             left.difference_update(taken)
             return not left
 
@@ -116,16 +129,21 @@ def replica_pair(directory: Path) -> Iterator[ReplicaPair]:
         yield ReplicaPair(servers, url, key, directory / "counted", sandbox)
 
 
-def test_replicas_that_are_killed_under_load_lose_no_response_and_repeat_no_call(tmp_path):
+def test_replicas_that_are_killed_or_paused_under_load_lose_no_response_and_repeat_no_call(tmp_path):
     ledger, is_over = Ledger(), threading.Event()
     with replica_pair(tmp_path) as pair:
         threads = run_clients([server.url for server in pair.servers], pair.key, ledger, is_over)
         try:
-            begin, kills = time.monotonic(), 0
-            while (kill_at := (kills + 1) * KILL_EVERY) < SECONDS:
-                is_over.wait(max(0.0, begin + kill_at - time.monotonic()))
-                pair.kill_and_restart(kills % 2)
-                kills += 1
+            begin, kills, pauses = time.monotonic(), 0, 0
+            while (at := (kills + pauses + 1) * KILL_EVERY) < SECONDS:
+                is_over.wait(max(0.0, begin + at - time.monotonic()))
+                number = (kills + pauses) % 2
+                if (kills + pauses + 1) % PAUSE_EACH:
+                    pair.kill_and_restart(number)
+                    kills += 1
+                else:
+                    pair.pause(number)
+                    pauses += 1
             is_over.wait(max(0.0, begin + SECONDS - time.monotonic()))
         finally:
             is_over.set()
@@ -134,7 +152,7 @@ def test_replicas_that_are_killed_under_load_lose_no_response_and_repeat_no_call
         assert not any(thread.is_alive() for thread in threads)
         wait_until(lambda: not pair.query(f"SELECT 1 FROM responses WHERE {UNFINISHED}"), SETTLE_SECONDS)  # noqa: S608 - a constant condition
         executions = read_executions(pair.counted)
-        print(table(pair, ledger, executions, kills))  # noqa: T201 - the result of the run, beside its assertions
+        print(table(pair, ledger, executions, kills, pauses))  # noqa: T201 - the result of the run, beside its assertions
 
         assert ledger.unexpected == []
         check_ledger(pair, ledger, executions)
@@ -143,6 +161,7 @@ def test_replicas_that_are_killed_under_load_lose_no_response_and_repeat_no_call
             assert server.stop() == 0
         assert pair.query("SELECT id FROM replicas") == []
     assert kills > 0
+    assert pauses > 0, f"there is a pause in {PAUSE_EACH} interruptions: run it for longer, or kill more often"
     assert min(map(len, (ledger.texts, ledger.background, ledger.files, ledger.conversations, executions))) > 0
 
 
@@ -225,13 +244,13 @@ def check_leftovers(pair: ReplicaPair) -> None:
 # ── table ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def table(pair: ReplicaPair, ledger: Ledger, executions: dict[str, Counter[str]], kills: int) -> str:
+def table(pair: ReplicaPair, ledger: Ledger, executions: dict[str, Counter[str]], kills: int, pauses: int) -> str:
     """The figures of the run, in Markdown."""
     statuses = pair.query("SELECT status, count(*) FROM responses GROUP BY status ORDER BY status")
     begun, ended = (sum(steps[step] for steps in executions.values()) for step in ("begun", "ended"))
     delays = sorted(pair.takeovers) or [0.0]
     rows = {
-        "duration, kills": f"{SECONDS:g} s, {kills}",
+        "duration, kills, pauses": f"{SECONDS:g} s, {kills}, {pauses}",
         "requests": f"{sum(ledger.requests.values())} ({listed(ledger.requests)})",
         "failed requests, repeated at the other replica": listed(ledger.failures),
         "responses by status": listed(dict(statuses)),

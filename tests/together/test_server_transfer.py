@@ -52,7 +52,7 @@ def error(done: subprocess.CompletedProcess[bytes]) -> str:
     assert done.returncode == 1, done
     text = done.stderr.decode()
     assert text.startswith("Error: ")
-    assert "Traceback" not in text
+    assert text.count("\n") == 1
     return text
 
 
@@ -248,6 +248,90 @@ def test_an_import_that_is_killed_changes_nothing(tmp_path, postgres_server, is_
         wait_until(lambda: not names())
     (tmp_path / "export.tar").write_bytes(data)
     check(antwort(second, "import", str(tmp_path / "export.tar")))
+
+
+@pytest.mark.parametrize("is_postgres", [False, True])
+def test_a_server_that_starts_during_an_import_refuses_with_its_name(tmp_path, postgres_server, is_postgres):  # noqa: F811 - a fixture
+    with run_server(tmp_path / "1") as server:
+        for number in range(2):
+            server.client().files.create(file=(f"{number}.bin", CONTENT), purpose="user_data")
+    file = tmp_path / "export.tar"
+    check(antwort(tmp_path / "1", "export", str(file)))
+    data, second = file.read_bytes(), tmp_path / "2"
+    storage = {"url": schema_url(postgres_server, tmp_path)} if is_postgres else {}
+    with run_server(second, {"storage": storage}):
+        pass
+    blobs = second / ".antwort" / "blobs"
+    with subprocess.Popen(
+        command("import", "-"), cwd=second, env=environment(second, {}), stdin=subprocess.PIPE
+    ) as importing:
+        assert importing.stdin is not None
+        importing.stdin.write(data[: len(data) // 2])
+        importing.stdin.flush()
+        wait_until(lambda: len([*blobs.iterdir()]) > 1)  # beside the mark
+        refused = error(antwort(second, "serve"))
+        assert "is in use by `antwort import`" in refused
+        assert "Wait" in refused
+        assert is_postgres or f"(process {importing.pid})" in refused
+        assert "is in use by" in error(antwort(second, "import", "--merge", str(file)))
+        importing.communicate(data[len(data) // 2 :])
+    assert importing.returncode == 0
+    with run_server(second, {"storage": storage}) as server:
+        assert len(server.client().files.list().data) == 2
+
+
+@pytest.mark.parametrize("is_postgres", [False, True])
+def test_an_import_that_is_refused_is_one_line_and_changes_nothing(tmp_path, postgres_server, is_postgres):  # noqa: F811 - a fixture
+    storage = {"url": schema_url(postgres_server, tmp_path)} if is_postgres else {}
+    with run_server(tmp_path, {"storage": storage}) as server:
+        conversation = server.client().conversations.create(metadata={"a": "b"})
+    file = tmp_path / "export.tar"
+    check(antwort(tmp_path, "export", str(file)))
+    assert "The store is not empty" in error(antwort(tmp_path, "import", str(file)))
+    assert "already has an object" in error(antwort(tmp_path, "import", "--merge", str(file)))
+    good, broken = file.read_bytes(), tmp_path / "broken.tar"
+    for found, altered, reason in (
+        (b'"format":1', b'"format":2', "Install the version of antwort that wrote it"),
+        (b'"tenant"', b'"tenan\xff"', "its header is not valid"),
+        (b'"sha256":"', b'"sha256":\xff', "its end is not valid"),
+        (b'{\\"a\\":', b'{\\"c\\":', "it was altered"),
+    ):
+        assert found in good
+        broken.write_bytes(good.replace(found, altered))
+        assert reason in error(antwort(tmp_path, "import", "--merge", str(broken)))
+    assert "No such file" in error(antwort(tmp_path, "import", str(tmp_path / "missing.tar")))
+    with run_server(tmp_path, {"storage": storage}) as server:
+        assert server.client().conversations.retrieve(conversation.id).metadata == {"a": "b"}
+
+
+def test_a_database_that_ends_during_an_import_is_one_line_that_says_so(tmp_path, postgres_server):  # noqa: F811 - a fixture
+    with run_server(tmp_path / "1") as server:
+        server.client().responses.create(model="scripted", input="refuse" + "x" * 3_000_000)
+    data = antwort(tmp_path / "1", "export", "-").stdout
+    second, url = tmp_path / "2", schema_url(postgres_server, tmp_path)
+    second.mkdir()
+    with (
+        subprocess.Popen(
+            command("import", "-"),
+            cwd=second,
+            env=environment(second, {"ANTWORT_STORAGE_URL": url}),
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as importing,
+        psycopg.connect(postgres_server, autocommit=True) as connection,
+    ):
+        assert importing.stdin is not None
+        importing.stdin.write(data[: len(data) // 2])
+        importing.stdin.flush()
+        end = (
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'antwort-maintenance'"
+            " AND state = 'idle in transaction' AND query LIKE 'INSERT %'"
+        )
+        wait_until(lambda: connection.execute(end).fetchall())
+        _, stderr = importing.communicate(data[len(data) // 2 :])
+    assert importing.returncode == 1
+    assert stderr.decode().startswith("Error: The store failed: ")
+    assert stderr.count(b"\n") == 1
 
 
 # ── migrate ──────────────────────────────────────────────────────────────────────────────────────────────────────────

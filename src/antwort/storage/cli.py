@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
 import time
@@ -97,7 +98,8 @@ def export(config: Path | None, file: Path) -> None:
             finally:
                 await blobs.aclose()
 
-        asyncio.run(run())
+        with database.translated_errors():
+            asyncio.run(run())
     click.echo(f"Exported {_summary(progress)}.", err=True)
     if progress.skipped_files:
         click.echo(f"{progress.skipped_files} files were deleted meanwhile, and are not in it.", err=True)
@@ -173,7 +175,8 @@ def import_(config: Path | None, file: Path, *, merge: bool) -> None:
             finally:
                 await blobs.aclose()
 
-        committed = asyncio.run(run())
+        with database.translated_errors():
+            committed = asyncio.run(run())
     if committed is None:
         raise click.ClickException(
             "The connection broke during the commit: either all was imported, or nothing. Look whether the store is "
@@ -231,6 +234,7 @@ def _errors() -> Generator[None]:
     from antwort.storage.errors import UnusableStore  # noqa: PLC0415 - likewise optional
     from antwort.storage.transfer import TransferError  # noqa: PLC0415 - likewise optional
 
+    logging.getLogger("psycopg").setLevel(logging.ERROR)  # its warnings would be lines beside the error
     try:
         yield
     except (ConfigError, UnusableStore, TransferError, OSError) as error:

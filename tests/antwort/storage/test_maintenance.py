@@ -276,6 +276,19 @@ async def test_a_file_with_columns_that_no_export_has_is_refused(tmp_path, table
         await Place(tmp_path).load(file.getvalue())
 
 
+@pytest.mark.parametrize("values", [[1, 1, "c", b"{}"], [True, True, "c", b"{}"], ["1", 1, "c", b"{}"]])
+async def test_a_row_that_does_not_fit_its_table_is_refused(tmp_path, postgres_server, values):  # noqa: F811 - a fixture
+    file = io.BytesIO()
+    writer = ExportWriter(file, {"conversations": ["key", "created_at", "id", "metadata"]})  # without a tenant
+    writer.rows("conversations", [values])
+    writer.end()
+    url = await asyncio.to_thread(schema_url, postgres_server, tmp_path)
+    for place in (Place(tmp_path / "1"), Place(tmp_path / "2", url)):
+        place.blobs.parent.mkdir()
+        with pytest.raises(DamagedExport, match=r"does not fit its table|has no key"):
+            await place.load(file.getvalue())
+
+
 async def test_columns_that_the_file_lacks_get_their_default(tmp_path):
     first, second = Place(tmp_path / "1"), Place(tmp_path / "2")
     for place in (first, second):

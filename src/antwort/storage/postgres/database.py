@@ -33,7 +33,7 @@ from antwort.storage.postgres.errors import (
     translate_error,
 )
 from antwort.storage.postgres.migrations import SCHEMA_LOCK, Connection
-from antwort.storage.postgres.pipeline import PipelinedCursor
+from antwort.storage.postgres.pipeline import PipelinedConnection, PipelinedCursor
 from antwort.storage.sql.database import Committed, OnDone
 from antwort.storage.sql.rows import Cursor, Dialect, Rows, TenantRows
 
@@ -44,6 +44,8 @@ OPERATION_TIMEOUT = 10.0
 """Seconds for one transaction, with the wait for a thread and a connection."""
 _STATEMENT_TIMEOUT_MS = 9_000
 _IDLE_TIMEOUT_MS = 4_000
+_TRANSACTION_TIMEOUT_MS = 12_000  # longer than that of the operation
+_TRANSACTION_TIMEOUT_SINCE = 170_000
 _POOL_TIMEOUT = 3.0
 _CONFIGURE_TIMEOUT = 5.0
 _AWAY_TIMEOUT = 0.3
@@ -155,12 +157,17 @@ class PostgresDatabase:
                 "application_name": "antwort",
                 "cursor_factory": PipelinedCursor,
             },
+            connection_class=PipelinedConnection,
             configure=partial(
                 _configure_heartbeat if is_heartbeat else _configure, timeout=min(_CONFIGURE_TIMEOUT, timeout)
             ),
             open=True,
             name="antwort",
         )
+
+    def connect(self) -> None:
+        """Wait for the first connection; `PoolTimeout` if there is none in time. Blocks."""
+        self._pool.wait(self._pool_timeout)
 
     async def write(self, owner: Owner, change: Callable[[TenantRows], T], on_done: OnDone = lambda _: None) -> T:
         return await self.write_all_tenants(lambda rows: change(rows.of(owner)), on_done)
@@ -303,12 +310,15 @@ def _set_timeouts(connection: Connection) -> None:
     """The time-outs of the server.
 
     The idle time-out frees the rows that a process has locked which was stopped within a transaction: no other replica
-    could take over its responses.
+    could take over its responses. A transaction is not idle between a statement whose result is not read and the next
+    one; there it takes the time-out of the transaction, which PostgreSQL has from version 17 on.
     """
+    settings = {"statement_timeout": _STATEMENT_TIMEOUT_MS, "idle_in_transaction_session_timeout": _IDLE_TIMEOUT_MS}
+    if connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
+        settings["transaction_timeout"] = _TRANSACTION_TIMEOUT_MS
     connection.execute(
-        "SELECT set_config('statement_timeout', %s, false),"
-        " set_config('idle_in_transaction_session_timeout', %s, false)",
-        (str(_STATEMENT_TIMEOUT_MS), str(_IDLE_TIMEOUT_MS)),
+        "SELECT set_config(name, value, false) FROM unnest(%s::text[], %s::text[]) AS settings (name, value)",
+        ([*settings], [str(value) for value in settings.values()]),
     )
 
 

@@ -12,6 +12,7 @@ _REASONS = {
     "0A000": "PostgreSQL is a standby server, or the tables were changed",
     "25006": "PostgreSQL is read-only",
     "25P03": "PostgreSQL ended a transaction in which this process was stopped",
+    "25P04": "PostgreSQL ended a transaction that took too long",
     "28": "PostgreSQL rejects the user or the password",
     "3D": "the database does not exist",
     "3F": "the schema of `search_path` does not exist, or the PostgreSQL user lacks the privilege to use it",
@@ -69,7 +70,7 @@ def is_connection_error(error: Exception) -> bool:
         return False
     if error.sqlstate is None:
         return isinstance(error, psycopg.OperationalError)
-    return error.sqlstate.startswith(("08", "25P03", "57P"))
+    return error.sqlstate.startswith(("08", "25P03", "25P04", "57P"))
 
 
 def _reason(error: Exception) -> str | None:

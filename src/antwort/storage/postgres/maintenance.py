@@ -52,7 +52,18 @@ class PostgresTransfer:
     def rejection(self, error: Exception) -> Literal["duplicate", "invalid"] | None:
         if isinstance(error, psycopg.errors.UniqueViolation):
             return "duplicate"
-        return "invalid" if isinstance(error, (psycopg.IntegrityError, psycopg.DataError)) else None
+        is_invalid = isinstance(error, (psycopg.IntegrityError, psycopg.DataError, psycopg.errors.DatatypeMismatch))
+        return "invalid" if is_invalid else None
+
+    @contextmanager
+    def translated_errors(self) -> Generator[None]:
+        try:
+            yield
+        except psycopg.Error as error:
+            fault = translate_error(error)
+            if fault is error:
+                raise
+            raise fault from error
 
     def commit(self) -> Committed:
         for table in TABLES:

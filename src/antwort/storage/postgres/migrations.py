@@ -254,10 +254,17 @@ def _refuse_exclusive_user(connection: Connection) -> None:
     """Raise `UnusableStore` while an import, or an antwort of a version without replicas, has the schema for itself."""
     row = connection.execute(f"SELECT pg_try_advisory_xact_lock_shared({SCHEMA_LOCK})").fetchone()
     if row is None or not row[0]:
-        raise UnusableStore(
-            "The database of `storage.url` is in use by `antwort import`, or by an older antwort that cannot share it. "
-            "Wait for the import, or stop that server first, or set `storage.url` to another database."
-        )
+        raise exclusive_use_error()
+
+
+def exclusive_use_error() -> UnusableStore:
+    """The error of a server or a migration while another process holds `SCHEMA_LOCK` for itself."""
+    return UnusableStore(
+        "The database of `storage.url` is in use by `antwort import`, or by an older antwort that cannot share it. "
+        "Wait for the import, or stop that server first, or set `storage.url` to another database. If neither is "
+        "running, end the connection that holds the advisory lock: `pg_locks` has its process id, for "
+        "`pg_terminate_backend`."
+    )
 
 
 def check_compatible(connection: Connection, newest: int = len(MIGRATIONS)) -> int:

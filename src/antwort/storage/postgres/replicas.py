@@ -35,6 +35,10 @@ class PostgresReplicas:
         self._database = database
         self._heartbeat = PostgresDatabase(url, max_connections=1, timeout=_BEAT_TIMEOUT, is_heartbeat=True)
 
+    def connect(self) -> None:
+        """Open the connection of the beats. Blocks."""
+        self._heartbeat.connect()
+
     def now(self) -> float:
         return self._clock() + (self._clock_offset or 0.0)
 
@@ -72,7 +76,11 @@ class PostgresReplicas:
 
     async def aclose(self) -> None:
         """Close the connection of the beats."""
-        await asyncio.to_thread(self._heartbeat.close)
+        await asyncio.to_thread(self.close)
+
+    def close(self) -> None:
+        """Close the connection of the beats. Blocks."""
+        self._heartbeat.close()
 
 
 def _beat(rows: Rows, record: ReplicaRecord) -> tuple[list[ReplicaRecord], float]:

@@ -14,7 +14,13 @@ from antwort.storage.blobs import ORPHAN_AGE, BlobStore, DirectoryBlobs
 from antwort.storage.errors import UnusableStore
 from antwort.storage.postgres.database import PostgresDatabase
 from antwort.storage.postgres.errors import translate_error
-from antwort.storage.postgres.migrations import SCHEMA_LOCK, Connection, check_compatible, migrate
+from antwort.storage.postgres.migrations import (
+    SCHEMA_LOCK,
+    Connection,
+    check_compatible,
+    exclusive_use_error,
+    migrate,
+)
 from antwort.storage.postgres.replicas import PostgresReplicas
 from antwort.storage.sql.store import SqlStore
 
@@ -71,10 +77,18 @@ class PostgresStore(SqlStore):
         try:
             with psycopg.connect(url, autocommit=True, connect_timeout=CONNECT_TIMEOUT) as connection:
                 migrate(connection)
+                share_schema(connection)  # until the connection of the beats has the same lock
+                database = PostgresDatabase(url)
+                replicas = PostgresReplicas(url, database, clock)
+                try:
+                    replicas.connect()
+                except BaseException:
+                    replicas.close()
+                    database.close()
+                    raise
         except psycopg.Error as error:
             raise start_error(error) from error
-        database = PostgresDatabase(url)
-        return cls(database, blobs, PostgresReplicas(url, database, clock), clock)
+        return cls(database, blobs, replicas, clock)
 
     async def aclose(self) -> None:
         """Wait for running operations, and close the connections."""
@@ -93,9 +107,22 @@ def lock_schema(connection: Connection) -> None:
         connection.execute("SET lock_timeout = 0")
     except psycopg.errors.LockNotAvailable as error:
         raise UnusableStore(
-            "The database of `storage.url` is in use by another antwort. Stop that server first, or set `storage.url` "
-            "to another database."
+            "The database of `storage.url` is in use by another antwort. Stop that server, or wait for that import; or "
+            "set `storage.url` to another database."
         ) from error
+
+
+def share_schema(connection: Connection) -> None:
+    """Keep imports out for the life of the connection; `UnusableStore` while one runs.
+
+    Waits longer than `lock_schema`: for an import that is about to be refused, because other servers run.
+    """
+    try:
+        connection.execute("SET lock_timeout = '3s'")
+        connection.execute(f"SELECT pg_advisory_lock_shared({SCHEMA_LOCK})")
+        connection.execute("SET lock_timeout = 0")
+    except psycopg.errors.LockNotAvailable as error:
+        raise exclusive_use_error() from error
 
 
 def inspect_postgres(url: str) -> str:

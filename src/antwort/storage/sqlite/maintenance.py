@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -15,7 +15,7 @@ from antwort.storage.sql import files
 from antwort.storage.sql.database import Committed
 from antwort.storage.sql.rows import Rows
 from antwort.storage.sqlite.database import DIALECT, connect
-from antwort.storage.sqlite.errors import translate_errors
+from antwort.storage.sqlite.errors import translate_error, translate_errors
 from antwort.storage.sqlite.lock import StoreLock
 from antwort.storage.sqlite.migrations import MIGRATIONS, check_compatible, migrate
 from antwort.storage.sqlite.store import LOCK_TIMEOUT
@@ -53,6 +53,16 @@ class SqliteTransfer:
             return "duplicate" if is_duplicate else "invalid"
         return "invalid" if isinstance(error, (sqlite3.InterfaceError, sqlite3.DataError, OverflowError)) else None
 
+    @contextmanager
+    def translated_errors(self) -> Generator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            fault = translate_error(error)
+            if fault is error:
+                raise
+            raise fault from error
+
     def commit(self) -> Committed:
         with translate_errors():
             self._connection.execute("COMMIT")
@@ -77,7 +87,7 @@ def open_snapshot(path: Path) -> SqliteTransfer:
 
 def open_target(path: Path, blobs: Path | None) -> SqliteTransfer:
     """The change of an import. The database is created and migrated; `UnusableStore` while a server uses it."""
-    lock = _lock(path, blobs)
+    lock = _lock(path, blobs, "antwort import")
     try:
         with translate_errors():
             connection = connect(path, LOCK_TIMEOUT)
@@ -105,7 +115,7 @@ def migrate_file(path: Path) -> int:
     version = schema_version(path)
     if version == len(MIGRATIONS):
         return version
-    lock = _lock(path, None)
+    lock = _lock(path, None, "antwort migrate")
     try:
         with translate_errors(), closing(connect(path, LOCK_TIMEOUT)) as connection:
             return migrate(connection)
@@ -126,10 +136,10 @@ def _open_read_only(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _lock(path: Path, blobs: Path | None) -> StoreLock:
+def _lock(path: Path, blobs: Path | None, command: str) -> StoreLock:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        return StoreLock(path, blobs)
+        return StoreLock(path, blobs, command=command)
     except OSError as error:
         raise UnusableStore(f"The store cannot be opened: {error}. Fix that, or change `storage`.") from error

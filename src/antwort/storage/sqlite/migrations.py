@@ -212,8 +212,9 @@ def _migrate_once(connection: sqlite3.Connection, steps: Sequence[Sequence[str]]
 
 def check_compatible(connection: sqlite3.Connection, newest: int = len(MIGRATIONS)) -> int:
     """The version, 0 for an empty file; `UnusableStore` if this antwort cannot use it. Changes nothing."""
-    version, application = _pragma(connection, "user_version"), _pragma(connection, "application_id")
+    # The tables first, the mark last: a migration of another process may be committed in between.
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    version, application = _pragma(connection, "user_version"), _pragma(connection, "application_id")
     if application != APPLICATION_ID and (application or version or tables):
         raise UnusableStore("This database belongs to another program. Set `storage.url` to another file.")
     if version > newest:

@@ -171,7 +171,7 @@ class ExportReader:
             raise DamagedExport("it does not begin with the header of one")
         try:
             self.header = _decode_header(self._small(member))
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise DamagedExport("its header is not valid") from error
         if self.header.format != FORMAT:
             raise TransferError(
@@ -235,7 +235,7 @@ class ExportReader:
     def _verify(self, data: bytes) -> None:
         try:
             end = _decode_end(data)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise DamagedExport("its end is not valid") from error
         if end.sha256 != self._digest.hexdigest() or end.rows != self._rows:
             raise DamagedExport("its checksum does not match its content, so it was altered")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
@@ -37,6 +38,10 @@ class TransferDatabase(Protocol):
 
     def rejection(self, error: Exception) -> Literal["duplicate", "invalid"] | None:
         """Why an INSERT failed: a row with this id exists, or the values do not fit; None for all other reasons."""
+        ...
+
+    def translated_errors(self) -> AbstractContextManager[None]:
+        """Context manager: raises failures of the database, such as a full disk, as `StoreFault`."""
         ...
 
     def commit(self) -> Committed:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 from fake_postgres_proxy import running_proxy
 from fixtures_postgres import frozen, postgres_server, schema_url, stoppable_postgres  # noqa: F401 - a fixture
 from psycopg.sql import SQL, Identifier, Literal
-from waiting import wait_until_async
+from waiting import wait_until, wait_until_async
 
 from antwort.api.responses import Response
 from antwort.engine.replicas.port import ReplicaRecord
@@ -38,7 +40,7 @@ def own_server():
 
 
 @asynccontextmanager
-async def opened(url, directory):
+async def opened(url, directory) -> AsyncIterator[Any]:
     store = await open_store(url, directory / "blobs")
     try:
         yield store
@@ -84,6 +86,84 @@ async def test_a_claim_whose_commit_is_not_acknowledged_is_returned_by_the_next_
             ["resp_2"],
             [],
         ]
+
+
+async def test_a_claim_takes_the_next_response_where_another_one_has_locked_the_first(url, tmp_path):
+    async with opened(url, tmp_path) as gone:
+        for number in range(2):
+            await gone.begin_response(OWNER, stored(f"resp_{number}"))
+    async with opened(url, tmp_path) as store:
+        async with locked(url, "SELECT 1 FROM responses WHERE id = 'resp_0' FOR UPDATE"):
+            assert [one.stored.response.id for one in await store.claim_responses(1)] == ["resp_1"]
+        assert [one.stored.response.id for one in await store.claim_responses(2)] == ["resp_0"]
+
+
+async def test_a_replica_that_is_just_now_writing_its_beat_is_not_removed(url, tmp_path):
+    async with opened(url, tmp_path) as store:
+        await store.replicas.beat(ReplicaRecord(id="rep_other"))
+        async with locked(url, "SELECT 1 FROM replicas WHERE id = 'rep_other' FOR UPDATE"):
+            assert not await store.replicas.remove_replica("rep_other", 1)
+        assert await store.replicas.remove_replica("rep_other", 1)
+
+
+@asynccontextmanager
+async def locked(url, statement):
+    """Another process is in a transaction with this statement."""
+    connection = await asyncio.to_thread(psycopg.connect, url)
+    try:
+        await asyncio.to_thread(connection.execute, statement)
+        yield
+    finally:
+        await asyncio.to_thread(connection.close)
+
+
+@pytest.mark.parametrize(
+    "is_heartbeat, is_read", [(False, True), (True, True), pytest.param(False, False, marks=pytest.mark.long)]
+)
+async def test_a_process_that_is_stopped_in_a_transaction_loses_its_locks(url, tmp_path, is_heartbeat, is_read):
+    """No time-out of its own runs then: PostgreSQL has to end the transaction."""
+    if not is_read and await asyncio.to_thread(server_version, url) < 170_000:
+        pytest.skip("PostgreSQL has no time-out for transactions before version 17")
+    async with opened(url, tmp_path) as store:
+        await store.begin_response(OWNER, stored("resp_1"))
+    attempts, goes_on = [], threading.Event()
+
+    def freeze(rows):
+        found = rows.execute("SELECT id FROM responses FOR UPDATE")
+        attempts.append(found.fetchone() if is_read else None)
+        goes_on.wait(60)
+
+    def lock():
+        with psycopg.connect(url) as connection:
+            connection.execute("SET lock_timeout = '30s'")
+            return connection.execute("SELECT id FROM responses FOR UPDATE").fetchall()
+
+    database = await asyncio.to_thread(
+        PostgresDatabase, url, max_connections=1, timeout=90.0, is_heartbeat=is_heartbeat
+    )
+    try:
+        writing = asyncio.create_task(database.write_all_tenants(freeze))
+        await wait_until_async(lambda: attempts)
+        if not is_read:
+            await asyncio.to_thread(wait_until, lambda: is_locked(url))
+        assert await asyncio.to_thread(lock) == [("resp_1",)]
+        goes_on.set()
+        with suppress(StoreFault):  # unless it is run again
+            await writing
+    finally:
+        goes_on.set()
+        await asyncio.to_thread(database.close)
+
+
+def server_version(url):
+    with psycopg.connect(url) as connection:
+        return connection.info.server_version
+
+
+def is_locked(url):
+    """Whether another transaction has locked a response."""
+    with psycopg.connect(url) as connection:
+        return connection.execute("SELECT 1 FROM responses FOR UPDATE SKIP LOCKED").fetchall() == []
 
 
 async def test_a_container_of_an_earlier_version_gets_a_new_sandbox(url, tmp_path):
@@ -233,7 +313,6 @@ async def test_locks_hold_whatever_the_default_isolation_of_the_database_is(url,
         lock.execute("SELECT pg_advisory_unlock(%s)", (_MIGRATION_LOCK,))
         assert sorted(await asyncio.gather(*migrations)) == [0, len(MIGRATIONS), len(MIGRATIONS)]
     async with opened(url, tmp_path) as store:
-        assert store.replicas is not None
         await store.replicas.beat(ReplicaRecord(id=store.replica_id))
         granted = await asyncio.gather(
             *(store.replicas.take_slot("key", str(number), store.replica_id, 2) for number in range(8))

@@ -1,13 +1,16 @@
 from __future__ import annotations
 
 import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from antwort.storage import open_store
 from antwort.storage.errors import UnusableStore
 from antwort.storage.sqlite.database import connect
-from antwort.storage.sqlite.migrations import MIGRATIONS, migrate
+from antwort.storage.sqlite.migrations import MIGRATIONS, check_compatible, migrate
 
 
 @pytest.fixture
@@ -68,6 +71,32 @@ def test_each_migration_runs_once_and_in_order(connection):
     assert version(connection) == 2
     assert tables(connection) == {"b", "c"}
     assert connection.execute("SELECT x FROM b").fetchall() == [(1,)]
+
+
+class InterruptedConnection:
+    """A connection before one of whose statements another process makes the tables."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path, interrupted: int) -> None:
+        self._connection = connection
+        self._path = path
+        self._left = interrupted
+
+    def execute(self, statement: str) -> sqlite3.Cursor:
+        self._left -= 1
+        if self._left == 0:
+            with closing(connect(self._path, 5.0)) as other:
+                migrate(other)
+        return self._connection.execute(statement)
+
+
+@pytest.mark.parametrize("interrupted", [2, 3])
+def test_a_migration_that_is_committed_during_the_look_at_the_file_is_not_another_program(
+    connection, tmp_path, interrupted
+):
+    """As where an import makes the tables while a server starts."""
+    found = check_compatible(cast("Any", InterruptedConnection(connection, tmp_path / "test.db", interrupted)))
+    assert found in (0, len(MIGRATIONS))
+    assert version(connection) == len(MIGRATIONS)
 
 
 def test_a_failed_migration_is_rolled_back(connection):

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from antwort.storage.transfer.archive import (
     CHUNK_BYTES,
+    HEADER,
     Content,
     DamagedExport,
     ExportReader,
@@ -132,6 +133,27 @@ def test_members_in_another_order_are_an_error():
 def test_another_file_is_an_error(data):
     with pytest.raises(DamagedExport):
         ExportReader(io.BytesIO(data))
+
+
+NESTED = b'{"format":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+
+
+@pytest.mark.parametrize("header", [b"", b"[]", b'{"format":"1"}', b'{"format":1,"tables":{"\xff":[]}}', NESTED])
+def test_a_header_that_cannot_be_decoded_is_an_error(header):
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        info = tarfile.TarInfo(HEADER)
+        info.size = len(header)
+        archive.addfile(info, io.BytesIO(header))
+    with pytest.raises(DamagedExport, match="its header is not valid"):
+        ExportReader(io.BytesIO(file.getvalue()))
+
+
+def test_an_end_that_cannot_be_decoded_is_an_error():
+    data = written()
+    at = data.index(b'"sha256":"') + len(b'"sha256":"')
+    with pytest.raises(DamagedExport, match="its end is not valid"):
+        verify(io.BytesIO(data[:at] + b"\xff" + data[at + 1 :]))
 
 
 def test_another_archive_is_an_error():
