@@ -13,7 +13,7 @@ from waiting import wait_until_async
 
 from antwort.containers.sandboxes.port import SandboxUnavailable
 from antwort.tools.builtins.codeinterpreter.kubernetes.api import ApiRefused
-from antwort.tools.builtins.codeinterpreter.kubernetes.claims import _Attempt, instance_name
+from antwort.tools.builtins.codeinterpreter.kubernetes.claims import _Attempt
 from antwort.tools.builtins.codeinterpreter.kubernetes.resources import Claim, ClaimedPod, ClaimStatus
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes]
@@ -191,17 +191,13 @@ async def test_a_claim_of_the_same_name_with_another_uid_is_left_alone(controlle
     await claims.discard(claim)
 
 
-async def test_a_sweep_deletes_claims_of_instances_that_are_not_live_and_expired_ones(controller, open_claims):
-    for instance, lifetime in (("live", 900), ("dead", 900), ("expired", -120)):
+async def test_a_sweep_deletes_claims_of_ended_instances_and_expired_ones_and_no_others(controller, open_claims):
+    for instance, lifetime in (("unknown", 900), ("ended", 900), ("expired", -120)):
         await open_claims(EMPTY_POOL, instance=instance, lifetime=lifetime)._create(_Attempt(instance), 30)
 
     claims = open_claims()
     assert await claims.sweep() == 1
-    assert await claims.sweep(live={"live"}) == 1
-    assert [claim["metadata"]["name"] for claim in await controller.claims()] == ["live"]
-    assert await claims.sweep(live=()) == 1
-
-
-async def test_the_instance_name_is_stable_and_differs_by_state_directory(tmp_path):
-    assert instance_name(tmp_path) == instance_name(tmp_path)
-    assert instance_name(tmp_path) != instance_name(tmp_path / "other")
+    assert await claims.sweep(["ended"]) == 1
+    assert await claims.sweep(["ended"]) == 0
+    assert [claim["metadata"]["name"] for claim in await controller.claims()] == ["unknown"]
+    assert await claims.sweep(["unknown"]) == 1
