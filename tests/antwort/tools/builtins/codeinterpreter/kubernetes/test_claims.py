@@ -11,6 +11,7 @@ from fake_claim_controller import EMPTY_POOL, POOL, UNKNOWN_POOL
 from fixtures_kubernetes import DroppingProxy
 from waiting import wait_until_async
 
+from antwort.config import CodeInterpreterSettings
 from antwort.containers.sandboxes.port import SandboxUnavailable
 from antwort.tools.builtins.codeinterpreter.kubernetes.api import ApiRefused
 from antwort.tools.builtins.codeinterpreter.kubernetes.claims import _Attempt
@@ -27,9 +28,9 @@ async def refilled(controller):
 
 
 @asynccontextmanager
-async def waiting_acquisition(claims, controller):
+async def waiting_acquisition(claims, controller, seconds=60):
     """An acquisition whose claim exists, and waits for a warm pod."""
-    acquisition = asyncio.create_task(claims.acquire(60))
+    acquisition = asyncio.create_task(claims.acquire(seconds))
     await controller.wait_for(lambda found: [claim for claim in found if "status" in claim])
     yield acquisition
 
@@ -175,6 +176,33 @@ async def test_a_silent_watch_is_opened_again(controller, open_claims, proxied):
         await wait_until_async(lambda: proxy.accepted > accepted + 2)
         controller.refilled.set()
         await claims.discard(await acquisition)
+
+
+@pytest.mark.long
+async def test_connections_that_become_silent_for_the_default_times(controller, open_claims, proxied):
+    """The watch stays open without a byte, as do idle connections, while the claim becomes ready."""
+    proxy, config = proxied
+    claims = open_claims(EMPTY_POOL, config=config)
+    async with waiting_acquisition(claims, controller, CodeInterpreterSettings().claim_timeout) as acquisition:
+        proxy.silence()
+        controller.refilled.set()
+        await claims.discard(await acquisition)
+
+
+@pytest.mark.long
+async def test_an_api_server_that_is_silent_for_the_whole_time_to_wait(controller, open_claims, proxied):
+    """Connections are opened, and no byte arrives for 30 s. The claim is deleted when there is an answer again."""
+    proxy, config = proxied
+    claims = open_claims(EMPTY_POOL, config=config)
+    async with waiting_acquisition(claims, controller, CodeInterpreterSettings().claim_timeout) as acquisition:
+        proxy.is_silent = True
+        proxy.silence()
+        controller.refilled.set()
+        with pytest.raises(SandboxUnavailable, match="became ready within 30 s"):
+            await acquisition
+        assert len(await controller.claims()) == 1
+        proxy.is_silent = False
+        await controller.wait_for(lambda found: not found)
 
 
 async def test_a_claim_of_the_same_name_with_another_uid_is_left_alone(controller, open_claims):
