@@ -95,6 +95,7 @@ def test_as_process_1_of_a_pod_it_runs_code_and_ends_with_its_parent(tmp_path, h
         assert inside.evaluate("import subprocess; subprocess.check_output(['/bin/echo', 'a'], text=True)") == "a\n"
         assert inside.run("import time; time.sleep(600)", timeout_seconds=1)["status"] == "timeout"
         assert inside.evaluate("1 + 1") == 2
+        assert pod.process.stdin is not None
         pod.process.stdin.close()
         pod.process.wait(30)
 

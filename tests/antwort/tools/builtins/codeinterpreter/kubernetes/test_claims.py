@@ -28,7 +28,7 @@ async def refilled(controller):
 
 
 @asynccontextmanager
-async def waiting_acquisition(claims, controller, seconds=60):
+async def waiting_acquisition(claims, controller, seconds=60.0):
     """An acquisition whose claim exists, and waits for a warm pod."""
     acquisition = asyncio.create_task(claims.acquire(seconds))
     await controller.wait_for(lambda found: [claim for claim in found if "status" in claim])
