@@ -285,7 +285,7 @@ class RemoteSandboxes:
             raise SandboxConnectError("The client of the sandbox server is closed.")
         client = self._client if content is None else self._upload_client
         try:
-            async with asyncio.timeout(timeout) as limit:
+            async with _time_limit(timeout) as limit:
                 if timeout is not None and content is not None:
                     content = _restart_for_each(content, limit, timeout)
                 data = content if body is None else body
@@ -293,8 +293,6 @@ class RemoteSandboxes:
                     if reply.status_code not in _SUCCESS:
                         raise await read_error(reply, is_routed=self._is_router)
                     yield reply
-        except TimeoutError as error:
-            raise SandboxTimeout(f"The sandbox server has not sent its reply within {timeout:g} s.") from error
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
             raise SandboxConnectError("The sandbox server cannot be reached.") from error
         except httpx2.TimeoutException as error:
@@ -474,6 +472,19 @@ class _Deadline:
             yield
         finally:
             self._at += self._loop.time() - began
+
+
+@asynccontextmanager
+async def _time_limit(seconds: float | None) -> AsyncGenerator[asyncio.Timeout]:
+    """Context manager: a time limit for a reply. `SandboxTimeout` after it."""
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            yield limit
+    except TimeoutError as error:
+        if not limit.expired():  # that of something else
+            raise
+        raise SandboxTimeout(f"The sandbox server has not sent its reply within {seconds:g} s.") from error
 
 
 async def _restart_for_each(
