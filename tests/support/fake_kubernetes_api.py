@@ -38,6 +38,8 @@ class FakeKubernetesApi:
         self.url = url
         self.versions = ["v1beta1", "v1alpha1"]
         self.requests: list[ApiRequest] = []
+        self.peers: list[str] = []
+        """The names in the client certificates of the requests."""
         self.claims: dict[str, dict[str, Any]] = {}
         self.watches = 0
         self.events: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -98,6 +100,7 @@ class FakeKubernetesApi:
             query = parse_qs(url.query)
             request = ApiRequest(method, url.path, query, headers, json.loads(body) if body else None)
             self.requests.append(request)
+            self.peers += _names_of(writer.get_extra_info("peercert"))
             token = headers.get("authorization", "").removeprefix("Bearer ")
             is_watch = "watch" in query
             faults = self.faults.get("WATCH" if is_watch else method, [])
@@ -155,6 +158,11 @@ class FakeKubernetesApi:
         self.claims[name] = claim
         self.created.set()
         return 201, claim
+
+
+def _names_of(certificate: dict[str, Any] | None) -> list[str]:
+    subject = (certificate or {}).get("subject", ())
+    return [value for part in subject for key, value in part if key == "commonName"]
 
 
 def _reply(writer: asyncio.StreamWriter, status: int, body: Any) -> None:

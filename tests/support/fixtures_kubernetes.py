@@ -146,8 +146,11 @@ class DroppingProxy:
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.accepted = 0
+        self.is_silent = False
+        """Whether replies on new connections are not passed on."""
         self._target = target
         self._writers: set[asyncio.StreamWriter] = set()
+        self._silent: set[asyncio.StreamWriter] = set()
 
     async def start(self) -> int:
         """Listen; returns the port."""
@@ -170,6 +173,10 @@ class DroppingProxy:
         for writer in self._writers:
             writer.transport.abort()
 
+    def silence(self) -> None:
+        """Pass on nothing on the connections that exist; they stay open, as after the loss of a route."""
+        self._silent |= self._writers
+
     async def aclose(self) -> None:
         self._server.close()
         self.drop()
@@ -178,14 +185,17 @@ class DroppingProxy:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         up_reader, up_writer = await asyncio.open_connection(*self._target)
         self._writers |= {writer, up_writer}
+        if self.is_silent:
+            self._silent.add(writer)
         self.accepted += 1  # from here on `drop` resets it
-        await asyncio.gather(_copy(reader, up_writer), _copy(up_reader, writer))
+        await asyncio.gather(self._copy(reader, up_writer), self._copy(up_reader, writer))
         self._writers -= {writer, up_writer}
+        self._silent -= {writer, up_writer}
 
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(OSError):
-        while data := await reader.read(1 << 16):
-            writer.write(data)
-            await writer.drain()
-    writer.transport.abort()
+    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(1 << 16):
+                if writer not in self._silent:
+                    writer.write(data)
+                    await writer.drain()
+        writer.transport.abort()

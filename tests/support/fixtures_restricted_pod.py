@@ -43,11 +43,12 @@ class RestrictedPod:
 
 @contextmanager
 def restricted_pod(
-    directory: Path, *, has_volume: bool = True, has_landlock: bool = True, **settings: str
+    directory: Path, *, has_volume: bool = True, has_landlock: bool = True, is_init: bool = False, **settings: str
 ) -> Iterator[RestrictedPod]:
     """A running pod. `has_volume`: an empty volume is mounted at `/mnt/data`.
 
-    Without `has_landlock` the server finds none, as in gVisor, and that is waived.
+    Without `has_landlock` the server finds none, as in gVisor, and that is waived. With `is_init` it is process 1 of
+    its pid namespace, with `--with-parent` and the pipe `process.stdin`.
     """
     bwrap = find_bwrap()
     assert bwrap is not None
@@ -71,14 +72,16 @@ def restricted_pod(
         *("--disable-userns", "--cap-drop", "ALL", "--die-with-parent", "--new-session", "--clearenv"),
         *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--tmpfs", "/mnt"),  # noqa: S108 - the same
         *(["--tmpfs", "/mnt/data"] if has_volume else []),
+        *(["--as-pid-1"] if is_init else []),
         *(word for path in hidden for word in ("--ro-bind", str(path), str(path))),
         *(word for name, value in environment.items() for word in ("--setenv", name, value)),
         *("--remount-ro", "/mnt", "--chdir", "/tmp", "--", sys.executable),  # noqa: S108 - the same
         *(("-m", "antwort", "sandbox") if has_landlock else ("-c", _WITHOUT_LANDLOCK, "sandbox")),
+        *(["--with-parent"] if is_init else []),
     ]
     log = directory / "pod.log"
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output)
+        process = subprocess.Popen(command, stdin=subprocess.PIPE if is_init else None, stdout=output, stderr=output)
     client = Client(f"http://127.0.0.1:{port}", TOKEN)
 
     def is_healthy() -> bool:
@@ -97,3 +100,5 @@ def restricted_pod(
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
+        if process.stdin is not None:
+            process.stdin.close()

@@ -1,4 +1,4 @@
-"""A private certificate authority and a server certificate for 127.0.0.1 that it signed."""
+"""A private certificate authority, a server certificate for 127.0.0.1 that it signed, and client certificates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class PrivateCa:
     """`ca_file` is the certificate of the authority; `server_context` is for a server on 127.0.0.1."""
 
     def __init__(self, directory: Path) -> None:
-        authority_key, server_key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+        self._authority_key = authority_key = ec.generate_private_key(ec.SECP256R1())
+        server_key = ec.generate_private_key(ec.SECP256R1())
         authority = (
             _builder("private CA", "private CA", authority_key)
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
@@ -32,12 +33,22 @@ class PrivateCa:
         self.ca_file = directory / "ca.pem"
         self.ca_file.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
         chain = directory / "server.pem"
-        private = server_key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
-        chain.write_bytes(private + server.public_bytes(serialization.Encoding.PEM))
+        chain.write_bytes(_pem(server_key) + server.public_bytes(serialization.Encoding.PEM))
         self.server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.server_context.load_cert_chain(chain)
+
+    def issue_client(self, name: str, certificate_file: Path, key_file: Path) -> None:
+        """Write a new client certificate with this name, and its key."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = _builder(name, "private CA", key).sign(self._authority_key, hashes.SHA256())
+        key_file.write_bytes(_pem(key))
+        certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
 
 
 def _builder(subject: str, issuer: str, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:

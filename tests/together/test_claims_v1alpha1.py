@@ -58,6 +58,6 @@ async def test_claims_of_v1alpha1(old_kubeconfig):
     assert renewed.spec.lifecycle is not None
     assert renewed.spec.lifecycle.shutdown_time is not None
     assert renewed.spec.lifecycle.shutdown_time > datetime.now(UTC)
-    assert await claims.sweep(live=()) == 1
+    assert await claims.sweep(["one"]) == 1
     assert await claims._get("old") is None
     await claims.aclose()

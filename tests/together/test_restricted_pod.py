@@ -87,6 +87,19 @@ def test_without_a_volume_the_files_are_in_a_directory_of_their_own(tmp_path):
         assert pod.client.call("GET", f"/sessions/{inside.session}/files/a").body == b"a"
 
 
+@pytest.mark.parametrize("has_landlock", [True, False])
+def test_as_process_1_of_a_pod_it_runs_code_and_ends_with_its_parent(tmp_path, has_landlock):
+    """Its parent is in another pid namespace, and has the pid 0."""
+    with restricted_pod(tmp_path, is_init=True, has_landlock=has_landlock, modules="json") as pod:
+        inside = Inside(pod)
+        assert inside.evaluate("import subprocess; subprocess.check_output(['/bin/echo', 'a'], text=True)") == "a\n"
+        assert inside.run("import time; time.sleep(600)", timeout_seconds=1)["status"] == "timeout"
+        assert inside.evaluate("1 + 1") == 2
+        assert pod.process.stdin is not None
+        pod.process.stdin.close()
+        pod.process.wait(30)
+
+
 def test_a_second_tenant_is_refused(inside):
     assert inside.client.post("/sessions", {"tenant": "second"}).status == 409
     assert inside.client.post("/execute", {"code": "1"}).status == 409

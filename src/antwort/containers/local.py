@@ -13,7 +13,14 @@ import msgspec
 from antwort.containers.files import ContainerAndFileStore, ContainerFiles
 from antwort.containers.quotas import DiskQuota
 from antwort.containers.registry import ContainerState, SandboxRegistry
-from antwort.containers.sandboxes.port import ExecutionResult, Output, Sandbox, SandboxError, SandboxLost
+from antwort.containers.sandboxes.port import (
+    ExecutionResult,
+    Output,
+    Sandbox,
+    SandboxError,
+    SandboxLost,
+    SandboxRefused,
+)
 from antwort.engine.stores import ContainerFileRecord, ContainerRecord, FileRecord, Owner
 from antwort.telemetry import Metrics, SandboxSpan, audit, log
 
@@ -94,6 +101,9 @@ class LocalOperations:
             try:
                 async with self._registry.watch(state, record, sandbox):
                     files = await self._files.sync(state, sandbox)
+            except SandboxRefused as refused:  # there are too many
+                note = f"the files that the code has written are not listed: {refused}"
+                result = msgspec.structs.replace(result, notes=(*result.notes, note))
             except SandboxError:  # the result is known and valid; the next sync finds the files
                 log.warning("what code has written could not be listed", container_id=state.id)
         return msgspec.structs.replace(result, files=tuple(files), sandbox_replaced=replaced)

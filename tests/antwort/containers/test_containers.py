@@ -9,6 +9,7 @@ from fixtures_containers import OTHER_OWNER, OWNER, chunks
 from antwort.api.errors import ApiError
 from antwort.config import CodeInterpreterSettings, ContainersSettings
 from antwort.containers import AUTO_CONTAINER, Containers, ContainerSpec
+from antwort.containers.sandboxes import remote
 from antwort.containers.sandboxes.port import ExecutionResult, Output, SandboxLost, SandboxUnavailable
 from antwort.engine.replicas.membership import OnlyReplica
 from antwort.engine.stores import PageQuery
@@ -292,6 +293,19 @@ async def test_executions_are_serialized_and_report_their_files(env):
     ended = await asyncio.gather(*(env.run(container_id, code) for code in codes))
     assert [one.echo for one in ended] == [str(list(range(n + 1))) for n in range(5)]
     assert [[file.path for file in one.files] for one in ended] == [[str(n)] for n in range(5)]
+
+
+async def test_a_result_says_that_the_files_are_too_many_to_be_listed(env, monkeypatch):
+    monkeypatch.setattr(remote, "_MAX_FILES", 3)
+    container_id = await env.create()
+    result = await env.run(container_id, "for n in range(5): open(str(n), 'w').close()\n'done'")
+    assert (result.echo, result.files) == ("'done'", ())
+    assert result.notes == (
+        "the files that the code has written are not listed: The container has more than 3 files, or very long paths.",
+    )
+
+    result = await env.run(container_id, "import os\nfor n in range(4): os.remove(str(n))")
+    assert ([file.path for file in result.files], result.notes) == (["4"], ())
 
 
 async def test_closing_the_generator_interrupts_the_code(env):

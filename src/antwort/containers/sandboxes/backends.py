@@ -100,18 +100,19 @@ async def _open_kubernetes(
         raise ConfigError(
             f"{_SECTION}.{'kubeconfig' if settings.kubeconfig else 'sandbox_template'}: {error}"
         ) from error
+    instance = None if replica is not None else await asyncio.to_thread(kubernetes.Instance, state)
     claims = kubernetes.Claims(
         api,
         namespace=settings.sandbox_namespace or api.namespace,
         template=template,
         warm_pool=settings.sandbox_warm_pool or template,
-        instance=replica or kubernetes.instance_name(state),
+        instance=replica or ("" if instance is None else instance.name),
     )
     router = (
         None if settings.sandbox_router is None else kubernetes.SandboxRouter(settings.sandbox_router, router_token)
     )
     pods = kubernetes.PodConnector(claims, port=settings.sandbox_port, token=token, router=router)
-    sandboxes = kubernetes.KubernetesSandboxes(claims, pods)
+    sandboxes = kubernetes.KubernetesSandboxes(claims, pods, instance)
     place = f"in pods of the warm pool {claims.pool}"
     try:
         await sandboxes.start()

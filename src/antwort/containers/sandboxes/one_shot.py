@@ -55,9 +55,9 @@ class SandboxRequests(Protocol):
     """Sends requests to the sandbox server. `RemoteSandboxes` implements it."""
 
     def request(
-        self, method: str, path: str, *, body: bytes | None = None, read_timeout: float | None = None
+        self, method: str, path: str, *, body: bytes | None = None, timeout: float | None = None
     ) -> AbstractAsyncContextManager[httpx2.Response]:
-        """Send a request; `ErrorReply` for an error status."""
+        """Send a request; `ErrorReply` for an error status. `timeout` is for the whole reply."""
         ...
 
 
@@ -210,7 +210,7 @@ class OneShotSandbox:
         deadline = loop.time() + self._capacity_timeout
         while True:
             try:
-                async with self._server.request("POST", "/execute", body=body, read_timeout=reply_timeout) as reply:
+                async with self._server.request("POST", "/execute", body=body, timeout=reply_timeout) as reply:
                     received = await read_body(reply, _MAX_REPLY_BYTES)
                 return await asyncio.to_thread(decode, received, _Report)
             except ErrorReply as error:

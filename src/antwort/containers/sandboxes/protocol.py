@@ -32,7 +32,6 @@ Size: TypeAlias = Annotated[int, Meta(ge=0, le=1 << 53)]
 
 _MAX_ERROR_BYTES: Final = 64 * 1024
 _MAX_MESSAGE: Final = 2_000
-_MAX_BODY_BYTES: Final = 64 << 20
 _MAX_TIME: Final = 9.2e9
 _ALIVE_STATUSES: Final[dict[str, ExecutionStatus]] = {
     "success": "ok",
@@ -166,7 +165,7 @@ def _decode_result(body: bytes) -> ExecutionResult:
         raise SandboxProtocolError("The sandbox server sent a malformed reply.") from error
 
 
-async def read_body(reply: httpx2.Response, limit: int = _MAX_BODY_BYTES) -> bytes:
+async def read_body(reply: httpx2.Response, limit: int) -> bytes:
     """The body of a reply; `EventTooLong` past the limit."""
     body = bytearray()
     async for chunk in reply.aiter_raw():

@@ -14,8 +14,8 @@ import logging
 import math
 import re
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Generator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
@@ -58,6 +58,7 @@ from antwort.net.tls import client_ssl_context
 
 _logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
 AnySandbox = TypeVar("AnySandbox", "RemoteSandbox", OneShotSandbox)
 
 LEASE_SECONDS: Final = 180
@@ -72,7 +73,10 @@ _NO_SUCH_ROUTE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HT
 _MAX_EVENT_BYTES: Final = 256 << 20  # an execution result with its figures
 _MAX_FILES: Final = 100_000  # as many as a sandbox with a quota may have, directories included
 _MAX_PATHS: Final = 32 << 20  # characters of all their paths together
+_MAX_REPLY_BYTES: Final = 64 << 10  # of a reply that describes one thing: the server, a session, a file
+_MAX_LISTING_BYTES: Final = 64 << 20  # a page of files, or all sessions
 _READ_TIMEOUT: Final = 60.0  # the server sends a keep-alive comment every 15 s
+_REPLY_TIMEOUT: Final = 60.0
 _CONNECT_TIMEOUT: Final = 5.0
 _END_TIMEOUT: Final = 5.0
 _KEEPALIVE_EXPIRY: Final = 4.0  # shorter than the 5 s of the server, so that no request meets its close
@@ -84,6 +88,7 @@ class RemoteSandboxes:
 
     `headers` are sent with each request. With `is_router` the URL is that of a router, which has errors of its own.
     `explain_loss` is called when the server does not answer: the reason if the server is gone for good, or None.
+    `reply_timeout` limits the time of a whole reply; for an execution it is added to the time-out of the code.
     Closing ends the held sessions; those of a killed process end with their leases.
     """
 
@@ -99,7 +104,9 @@ class RemoteSandboxes:
         explain_loss: Callable[[], Awaitable[str | None]] | None = None,
         lease_seconds: int = LEASE_SECONDS,
         renew_interval: float = RENEW_INTERVAL_SECONDS,
+        reply_timeout: float = _REPLY_TIMEOUT,
     ) -> None:
+        self.reply_timeout = reply_timeout
         self._is_child = is_child
         self._is_router = is_router
         self._explain_loss = explain_loss
@@ -141,8 +148,7 @@ class RemoteSandboxes:
         """
         health = await self._health()
         try:
-            async with self.request("GET", "/sessions") as reply:
-                decode(await read_body(reply), SessionListing)
+            decode(await self.call("GET", "/sessions", limit=_MAX_LISTING_BYTES), SessionListing)
             self._is_stateful = True
         except ErrorReply as error:
             if error.status not in _NO_SUCH_ROUTE:
@@ -152,8 +158,7 @@ class RemoteSandboxes:
 
     async def _health(self) -> SandboxHealth:
         try:
-            async with self.request("GET", "/health") as reply:
-                body = await read_body(reply)
+            body = await self.call("GET", "/health")
         except ErrorReply as error:
             if error.status not in _NO_SUCH_ROUTE:
                 raise error.as_sandbox_error("request") from error
@@ -186,8 +191,8 @@ class RemoteSandboxes:
         while True:
             left = deadline - loop.time()
             try:
-                async with asyncio.timeout(max(0.0, left)), self.request("POST", "/sessions", json=body) as reply:
-                    session = decode(await read_body(reply), SessionCreated)
+                async with asyncio.timeout(max(0.0, left)):
+                    session = decode(await self.call("POST", "/sessions", json=body), SessionCreated)
                 self._is_stateful = True
                 return self._lease(session.id)
             except TimeoutError as error:
@@ -243,6 +248,19 @@ class RemoteSandboxes:
                 except SandboxError:  # the next operation on the sandbox raises it again
                     continue
 
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        json: object = None,
+        content: AsyncIterator[bytes] | None = None,
+        limit: int = _MAX_REPLY_BYTES,
+    ) -> bytes:
+        """Send a request; the body of the reply, which has a maximum size and a time limit. Errors as of `request`."""
+        async with self.request(method, path, json=json, content=content, timeout=self.reply_timeout) as reply:
+            return await read_body(reply, limit)
+
     @asynccontextmanager
     async def request(
         self,
@@ -252,25 +270,29 @@ class RemoteSandboxes:
         json: object = None,
         body: bytes | None = None,
         content: AsyncIterator[bytes] | None = None,
-        read_timeout: float | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - raises `SandboxTimeout`
     ) -> AsyncGenerator[httpx2.Response]:
         """Send a request; the reply, to be read as a stream. `ErrorReply` for an error status.
 
-        `json` is a value to encode, `body` is encoded JSON, and `content` is a stream of bytes.
+        `json` is a value to encode, `body` is encoded JSON, and `content` is a stream of bytes. `timeout` is for all of
+        the reply: a server that sends a byte now and then does not extend it. It begins when the content was sent.
         """
         if json is not None:
             body = msgspec.json.encode(json)
         headers = {"content-type": "application/json"} if body is not None else {}
-        timeout = httpx2.Timeout(read_timeout or _READ_TIMEOUT, connect=_CONNECT_TIMEOUT, pool=_CONNECT_TIMEOUT)
+        waits = httpx2.Timeout(timeout or _READ_TIMEOUT, connect=_CONNECT_TIMEOUT, pool=_CONNECT_TIMEOUT)
         if self._client.is_closed:
             raise SandboxConnectError("The client of the sandbox server is closed.")
         client = self._client if content is None else self._upload_client
         try:
-            data = content if body is None else body
-            async with client.stream(method, path, content=data, headers=headers, timeout=timeout) as reply:
-                if reply.status_code not in _SUCCESS:
-                    raise await read_error(reply, is_routed=self._is_router)
-                yield reply
+            async with _time_limit(timeout) as limit:
+                if timeout is not None and content is not None:
+                    content = _restart_for_each(content, limit, timeout)
+                data = content if body is None else body
+                async with client.stream(method, path, content=data, headers=headers, timeout=waits) as reply:
+                    if reply.status_code not in _SUCCESS:
+                        raise await read_error(reply, is_routed=self._is_router)
+                    yield reply
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
             raise SandboxConnectError("The sandbox server cannot be reached.") from error
         except httpx2.TimeoutException as error:
@@ -302,13 +324,18 @@ class RemoteSandbox:
             body["requirements"] = list(requirements)
         result: ExecutionResult | None = None
         reader = EventReader(_MAX_EVENT_BYTES)
+        deadline = _Deadline(timeout + self._server.reply_timeout)
         try:
-            async with self._server.request("POST", f"{self._path}/execute", json=body) as reply:
-                async for chunk in reply.aiter_raw():  # to the end, so that the connection can be reused
+            async with AsyncExitStack() as stack:
+                request = self._server.request("POST", f"{self._path}/execute", json=body)
+                reply = await deadline.wait_for(stack.enter_async_context(request))
+                chunks = reply.aiter_raw()
+                while chunk := await deadline.wait_for(anext(chunks, b"")):  # to the end, to reuse the connection
                     for event in reader.feed(chunk):
                         step = decode_event(event)
                         if isinstance(step, Output):
-                            yield step
+                            with deadline.extended():
+                                yield step
                         else:
                             result = step
             if result is None:
@@ -328,7 +355,8 @@ class RemoteSandbox:
         files: list[SandboxFile] = []
         after, entries, length = "", 0, 0
         while True:
-            listing = decode(await self._request("GET", f"/files?{urlencode({'after': after})}"), FileListing)
+            page = await self._request("GET", f"/files?{urlencode({'after': after})}", limit=_MAX_LISTING_BYTES)
+            listing = decode(page, FileListing)
             entries += len(listing.files)
             length += sum(len(entry.path) for entry in listing.files)
             if entries > _MAX_FILES or length > _MAX_PATHS:
@@ -371,19 +399,23 @@ class RemoteSandbox:
         if self._lost is None:
             self._lost = "The sandbox was released."
             try:
-                async with self._server.request("DELETE", self._path):
-                    pass
+                await self._server.call("DELETE", self._path)
             except ErrorReply:
                 pass  # it has ended already
             except SandboxUnavailable:
                 _logger.info("sandbox %s could not be ended; its lease will expire", self.id)
 
     async def _request(
-        self, method: str, path: str, *, content: AsyncIterator[bytes] | None = None, why: RefusalReason = "request"
+        self,
+        method: str,
+        path: str,
+        *,
+        content: AsyncIterator[bytes] | None = None,
+        why: RefusalReason = "request",
+        limit: int = _MAX_REPLY_BYTES,
     ) -> bytes:
         try:
-            async with self._server.request(method, self._path + path, content=content) as reply:
-                return await read_body(reply)
+            return await self._server.call(method, self._path + path, content=content, limit=limit)
         except (ErrorReply, SandboxUnavailable) as error:
             raise await self._diagnose(error, why) from error
 
@@ -401,8 +433,7 @@ class RemoteSandbox:
         begun = not isinstance(error, (ErrorReply, SandboxConnectError))
         if self._lost is None:
             try:
-                async with self._server.request("GET", self._path):
-                    return error if isinstance(error, SandboxUnavailable) else error.as_sandbox_error(why)
+                await self._server.call("GET", self._path)
             except ErrorReply as reply:
                 if reply.status not in (HTTPStatus.NOT_FOUND, HTTPStatus.GONE):
                     return reply.as_sandbox_error(why)
@@ -410,9 +441,63 @@ class RemoteSandbox:
             except SandboxUnavailable as unavailable:
                 reason = await self._server.loss_reason()
                 if reason is None:
-                    return unavailable
+                    return error if isinstance(error, SandboxUnavailable) else unavailable
                 self._lost = reason
+            else:
+                return error if isinstance(error, SandboxUnavailable) else error.as_sandbox_error(why)
         return SandboxLost(self._lost, begun=begun)
+
+
+class _Deadline:
+    """Time limit of an execution, which keep-alive comments and output do not extend. `SandboxTimeout` after it."""
+
+    def __init__(self, seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._seconds = seconds
+        self._at = self._loop.time() + seconds
+
+    async def wait_for(self, received: Awaitable[T]) -> T:
+        try:
+            async with asyncio.timeout_at(self._at):
+                return await received
+        except TimeoutError as error:
+            message = f"The sandbox server has not ended the execution within {self._seconds:g} s."
+            raise SandboxTimeout(message) from error
+
+    @contextmanager
+    def extended(self) -> Generator[None]:
+        """Context manager: its block does not count. For the consumer of the output, which may be slow."""
+        began = self._loop.time()
+        try:
+            yield
+        finally:
+            self._at += self._loop.time() - began
+
+
+@asynccontextmanager
+async def _time_limit(seconds: float | None) -> AsyncGenerator[asyncio.Timeout]:
+    """Context manager: a time limit for a reply. `SandboxTimeout` after it."""
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            yield limit
+    except TimeoutError as error:
+        if not limit.expired():  # that of something else
+            raise
+        raise SandboxTimeout(f"The sandbox server has not sent its reply within {seconds:g} s.") from error
+
+
+async def _restart_for_each(
+    content: AsyncIterator[bytes], limit: asyncio.Timeout, seconds: float
+) -> AsyncGenerator[bytes, None]:
+    """The content of an upload: the time limit begins again with each chunk, and does not run while one is awaited."""
+    loop = asyncio.get_running_loop()
+    limit.reschedule(None)
+    async for chunk in content:
+        limit.reschedule(loop.time() + seconds)
+        yield chunk
+        limit.reschedule(None)
+    limit.reschedule(loop.time() + seconds)
 
 
 def _file_url(path: str) -> str:

@@ -12,6 +12,7 @@ import secrets
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +22,7 @@ MIN_FILE_COST: Final = 4096
 """What an empty file counts: a disk can run out of inodes as well as of bytes."""
 
 _MAX_DEPTH: Final = 64
+_MAX_NAMES: Final = 1_000
 _MAX_PATH_BYTES: Final = 1024  # relative to the top, which may be anywhere on the host
 _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -104,7 +106,7 @@ def remove(top: Path) -> None:
     top.chmod(0o700)
     root = os.open(top, _OPEN_DIRECTORY)
     try:
-        while names := os.listdir(root):  # noqa: PTH208 - a descriptor has no pathlib
+        while names := _some_names(root):
             for name in names:
                 _remove_one(name, root)
     finally:
@@ -120,12 +122,19 @@ def _remove_one(name: str, root: int) -> None:
     os.chmod(name, 0o700, dir_fd=root)
     directory = os.open(name, _OPEN_DIRECTORY, dir_fd=root)
     try:
-        for child in os.listdir(directory):  # noqa: PTH208 - a descriptor has no pathlib
-            if stat.S_ISDIR(os.stat(child, dir_fd=directory, follow_symlinks=False).st_mode):
-                os.chmod(child, 0o700, dir_fd=directory)  # moving a directory writes to it
-                os.rename(child, secrets.token_hex(16), src_dir_fd=directory, dst_dir_fd=root)
-            else:
-                os.unlink(child, dir_fd=directory)
+        while children := _some_names(directory):
+            for child in children:
+                if stat.S_ISDIR(os.stat(child, dir_fd=directory, follow_symlinks=False).st_mode):
+                    os.chmod(child, 0o700, dir_fd=directory)  # moving a directory writes to it
+                    os.rename(child, secrets.token_hex(16), src_dir_fd=directory, dst_dir_fd=root)
+                else:
+                    os.unlink(child, dir_fd=directory)
     finally:
         os.close(directory)
     os.rmdir(name, dir_fd=root)
+
+
+def _some_names(directory: int) -> list[str]:
+    """A bounded number of the names in a directory, which may have millions."""
+    with os.scandir(directory) as entries:
+        return [entry.name for entry in islice(entries, _MAX_NAMES)]

@@ -389,21 +389,25 @@ def _has_no_files(name: str, parent: int, depth: int) -> bool:
 
 def _remove_empty_directories(name: str, parent: int, depth: int) -> None:
     """Remove it bottom-up. Fails, and keeps the rest, if the code has added files or depth meanwhile."""
-    with _OpenDescriptor(_open(name, _OPEN_DIRECTORY, parent, name)) as directory:
-        for child in os.listdir(directory) if depth <= _MAX_DEPTH else ():  # noqa: PTH208 - a descriptor has no pathlib
-            _remove_empty_directories(child, directory, depth + 1)
+    with _OpenDescriptor(_open(name, _OPEN_DIRECTORY, parent, name)) as directory, os.scandir(directory) as entries:
+        for child in entries if depth <= _MAX_DEPTH else ():
+            _remove_empty_directories(child.name, directory, depth + 1)
     os.rmdir(name, dir_fd=parent)
 
 
 def _remove_below(name: str, parent: int, depth: int) -> None:
     if depth > 2 * _MAX_DEPTH:  # each level holds a descriptor
         raise TooLarge("the directory is too deep to remove; end the container instead")
-    with _OpenDescriptor(_open(name, _OPEN_DIRECTORY, parent, name)) as directory, _ErrorTranslation(name):
-        for child in os.listdir(directory):  # noqa: PTH208 - a descriptor has no pathlib
+    with (
+        _OpenDescriptor(_open(name, _OPEN_DIRECTORY, parent, name)) as directory,
+        _ErrorTranslation(name),
+        os.scandir(directory) as entries,  # not a list of them: there may be millions
+    ):
+        for child in entries:
             try:
-                os.unlink(child, dir_fd=directory)
+                os.unlink(child.name, dir_fd=directory)
             except IsADirectoryError:
-                _remove_below(child, directory, depth + 1)
+                _remove_below(child.name, directory, depth + 1)
     # It may be removed already, or not be empty: the code adds files while they are removed.
     with _ErrorTranslation(name), contextlib.suppress(FileNotFoundError):
         os.rmdir(name, dir_fd=parent)

@@ -10,9 +10,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Coroutine
@@ -22,6 +22,7 @@ from typing import Any, Final, Self
 
 from antwort.sandbox.container.container import Container, ContainerSettings
 from antwort.sandbox.errors import AtCapacity, CannotStart, Unavailable
+from antwort.sandbox.files import quota
 from antwort.sandbox.host import bubblewrap
 from antwort.sandbox.host.probe import UIDS, Host
 from antwort.sandbox.jail import mounts
@@ -305,7 +306,7 @@ class Pool:
     def _on_container_ended(self, container: Container, work_dir: str | None) -> None:
         self._containers.discard(container)
         if work_dir is not None:
-            self._start_cleanup(asyncio.to_thread(shutil.rmtree, work_dir, ignore_errors=True))
+            self._start_cleanup(asyncio.to_thread(_remove_work_dir, Path(work_dir)))
 
     async def _stop_unused_zygotes(self) -> None:
         """Stop zygotes that were idle for the timeout, and retired ones once their last container has ended."""
@@ -351,6 +352,11 @@ class Pool:
 
 def _output_dir(data_dir: str, paths: ContainerPaths) -> dict[str, str]:
     return {} if paths.output_dir is None else {"OUTPUT_DIR": f"{data_dir}/{paths.output_dir}"}
+
+
+def _remove_work_dir(directory: Path) -> None:
+    with contextlib.suppress(OSError):
+        quota.remove(directory)
 
 
 def _is_empty(directory: str) -> bool:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import asyncio
 import io
 import tarfile
 from contextlib import aclosing
 
 import pytest
 from fake_base_sandbox import NEEDS_A_SESSION, base_sandbox
+from fake_trickling_server import trickling_server
 
+from antwort.containers.sandboxes import one_shot
 from antwort.containers.sandboxes.one_shot import OneShotSandbox
 from antwort.containers.sandboxes.port import SandboxProtocolError, SandboxRefused, SandboxUnavailable
 from antwort.containers.sandboxes.remote import RemoteSandboxes
@@ -80,6 +83,19 @@ async def test_a_server_at_capacity_is_asked_until_the_claim_timeout(running):
         running.busy = 1
         with pytest.raises(SandboxUnavailable, match="Every sandbox is in use"):
             await result_of(sandbox, "1")
+
+
+async def test_an_execution_ends_in_time_though_the_server_sends_on(monkeypatch):
+    monkeypatch.setattr(one_shot, "_REPLY_MARGIN", 0.1)
+    async with (
+        trickling_server(b"content-length: 1000000\r\n\r\n", b" ") as url,
+        aclosing(RemoteSandboxes(url)) as server,
+        asyncio.timeout(60),
+    ):
+        sandbox = OneShotSandbox(server, capacity_timeout=1)
+        with pytest.raises(SandboxUnavailable, match=r"has not sent its reply within 1\.1 s"):
+            await anext(sandbox.run("1", timeout=1))
+        await sandbox.end()
 
 
 async def test_a_server_of_another_kind_is_named(running):

@@ -6,6 +6,7 @@ import socket
 from contextlib import aclosing, asynccontextmanager
 
 import pytest
+from fake_trickling_server import trickling_server
 from fixtures_sandbox_server import sandbox_server
 
 from antwort.containers.sandboxes.port import ExecutionResult, SandboxLost, SandboxRefused, SandboxUnavailable
@@ -104,6 +105,107 @@ async def test_a_malformed_reply_is_unavailable(reply):
     async with static_server(reply) as url, aclosing(RemoteSandboxes(url)) as server:
         with pytest.raises(SandboxUnavailable):
             await session(server)
+
+
+@pytest.mark.parametrize(
+    "repeated",
+    [b": keep-alive\n\n", b'event: output\ndata: {"stream": "stdout", "text": "x"}\n\n'],
+    ids=["comments", "output"],
+)
+async def test_an_execution_ends_in_time_though_the_server_sends_on(repeated):
+    chunk = b"%x\r\n%b\r\n" % (len(repeated), repeated)
+    head = b"content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    async with (
+        trickling_server(head, chunk) as url,
+        aclosing(RemoteSandboxes(url, reply_timeout=0.2)) as server,
+        asyncio.timeout(60),
+    ):
+        with pytest.raises(SandboxUnavailable, match=r"has not ended the execution within 0\.5 s"):
+            await run(RemoteSandbox(server, "session"), "1", seconds=0.3)
+
+
+@pytest.mark.parametrize("begin", [b"", b"content-length: 1000000\r\n\r\n"], ids=["head", "body"])
+async def test_a_reply_has_a_time_limit_though_the_server_sends_on(begin):
+    async with (
+        trickling_server(begin, b"x" if begin else b"x: y\r\n") as url,
+        aclosing(RemoteSandboxes(url, reply_timeout=0.2)) as server,
+        asyncio.timeout(60),
+    ):
+        with pytest.raises(SandboxUnavailable, match=r"has not sent its reply within 0\.2 s"):
+            await server.check()
+
+
+@asynccontextmanager
+async def scripted_server(serve):
+    """A server with this handler; its requests end before the block does."""
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as listening:
+        yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+
+
+LIMIT = 1.0
+
+
+async def test_the_time_limit_of_a_reply_does_not_run_while_a_slow_client_uploads():
+    async def content():
+        await asyncio.sleep(1.5 * LIMIT)
+        yield b"a"
+
+    async def serve(reader, writer):
+        await reader.readuntil(b"0\r\n\r\n")
+        body = b'{"path": "a", "kind": "file", "size": 1, "modified": 1}'
+        writer.write(b"HTTP/1.1 201 Created\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        writer.close()
+
+    async with scripted_server(serve) as url, aclosing(RemoteSandboxes(url, reply_timeout=LIMIT)) as server:
+        assert (await RemoteSandbox(server, "s").write_file("a", content())).size == 1
+
+
+async def test_the_time_limit_of_an_execution_does_not_run_while_its_output_is_consumed():
+    has_consumed = asyncio.Event()
+
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n")
+        writer.write(b'event: output\ndata: {"stream": "stdout", "text": "x"}\n\n')
+        await has_consumed.wait()
+        result = {"status": "success", "exit_code": 0, "output": [], "figures": [], "duration_ms": 1}
+        writer.write(f"event: result\ndata: {json.dumps(result)}\n\n".encode())
+        writer.close()
+
+    async with (
+        scripted_server(serve) as url,
+        aclosing(RemoteSandboxes(url, reply_timeout=0.75 * LIMIT)) as server,
+        aclosing(RemoteSandbox(server, "s").run("1", timeout=0.25 * LIMIT)) as steps,
+    ):
+        await anext(steps)
+        await asyncio.sleep(1.5 * LIMIT)
+        has_consumed.set()
+        assert isinstance(await anext(steps), ExecutionResult)
+
+
+@pytest.mark.parametrize("call", [RemoteSandboxes.check, session], ids=["health", "create"])
+async def test_a_short_reply_has_a_maximum_size(call):
+    body = b'{"status": "ok", "mode": "python", "id": "one", "rest": "%b"}' % (b"x" * (64 << 10))
+    reply = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+    async with static_server(reply) as url, aclosing(RemoteSandboxes(url)) as server:
+        with pytest.raises(SandboxUnavailable, match="a reply that is too long"):
+            await call(server)
+
+
+async def test_the_reply_to_an_upload_and_to_a_deletion_has_a_maximum_size():
+    body = b'{"path": "a", "kind": "file", "size": 1, "modified": 1, "rest": "%b"}' % (b"x" * (64 << 10))
+    reply = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body)
+
+    async def content():
+        yield b"a"
+
+    async with static_server(reply) as url, aclosing(RemoteSandboxes(url)) as server:
+        for call in (
+            lambda: RemoteSandbox(server, "s").write_file("a", content()),
+            lambda: RemoteSandbox(server, "s").delete_file("a"),
+        ):
+            with pytest.raises(SandboxUnavailable, match="a reply that is too long"):
+                await call()
 
 
 def listing_of(*paths, has_more=False, modified=1.0, **more):

@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.sandbox.errors import BadPath, NotFound, TooLarge
+from antwort.sandbox.files import quota
 from antwort.sandbox.files.tree import FileTree, Listing, _remove_empty_directories, is_safe_name, split_path
 
 
@@ -217,6 +219,23 @@ def test_deep_trees_use_a_bounded_number_of_descriptors(tree, root):
     with pytest.raises(TooLarge):
         tree.delete("d")
     assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize("remove", ["FileTree.delete", "quota.remove"])
+def test_a_directory_with_many_names_is_removed_in_bounded_memory(tree, root, remove):
+    (root / "many").mkdir()
+    for number in range(12_000):
+        (root / "many" / f"{'x' * 200}{number}").touch()
+    tracemalloc.start()
+    try:
+        if remove == "quota.remove":
+            quota.remove(root / "many")
+        else:
+            tree.delete("many")
+        assert tracemalloc.get_traced_memory()[1] < 1_000_000  # all names are 3 MB
+    finally:
+        tracemalloc.stop()
+    assert list(root.iterdir()) == []
 
 
 def test_after_close_reads_raise(tree):

@@ -20,6 +20,7 @@ import pytest
 
 from antwort.sandbox.errors import Refused
 from antwort.sandbox.host import parent
+from antwort.sandbox.host.bubblewrap import find_bwrap
 from antwort.sandbox.host.process import descendants
 
 ROOT = Path(__file__).parents[4]
@@ -140,6 +141,31 @@ def test_a_child_that_ignores_sigterm_is_killed():
         found.parent.kill()
         found.parent.wait()
         assert exited(found.child)
+
+
+def test_process_1_of_a_pid_namespace_exits_with_the_pipe_though_it_ignores_signals():
+    """Its parent's pid is 0, and it gets no signal of its own."""
+    bwrap = find_bwrap()
+    assert bwrap is not None
+    code = STUBBORN.replace("parent.watch()", "parent._GRACE_SECONDS = 0.2; parent.watch()")
+    code = code.replace("'started'", "os.getpid(), os.getppid()").replace("import time", "import os, time")
+    command = [
+        *(str(bwrap), "--unshare-user", "--unshare-pid", "--as-pid-1", "--die-with-parent"),
+        *("--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--", sys.executable, "-c", code),
+    ]
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src")}
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as started:
+        assert started.stdin is not None
+        assert started.stdout is not None
+        try:
+            assert started.stdout.readline().split() == ["1", "0"]
+            assert started.poll() is None
+            started.stdin.close()
+            assert started.wait(20) != 0
+        finally:
+            started.kill()
 
 
 def test_watch_without_a_pipe_is_refused():

@@ -23,11 +23,9 @@ import msgspec
 import yaml
 from lightkube import ConfigError as LightkubeConfigError
 from lightkube import KubeConfig
-from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.kubeconfig import SERVICE_ACCOUNT, SingleConfig
-from lightkube.config.models import User
 
-from antwort.net.http_transport import HttpTransport
+from antwort.tools.builtins.codeinterpreter.kubernetes.certificates import CertificateTransport
 from antwort.tools.builtins.codeinterpreter.kubernetes.credentials import api_auth
 
 _TIMEOUT: Final = httpx2.Timeout(10.0)
@@ -35,6 +33,9 @@ _WATCH_SECONDS: Final = 300
 _MAX_EVENT_BYTES: Final = 4 << 20  # etcd stores objects up to 1.5 MiB
 _MAX_REPLY_BYTES: Final = 64 << 20  # a list of claims
 _MAX_MESSAGE: Final = 500
+_UNSUPPORTED: Final = ("proxy-url", "tls-server-name", "as", "as-uid", "as-groups", "as-user-extra")
+"""Settings of a kubeconfig that lightkube ignores, so that requests would be sent elsewhere, or as another user."""
+
 _SUCCESS: Final = range(200, 300)
 _UNUSABLE: Final = (
     *(LightkubeConfigError, OSError, yaml.YAMLError, httpx2.InvalidURL),
@@ -73,15 +74,12 @@ class KubernetesApi:
     """A client of one API server. `namespace` is that of the service account or of the kubeconfig's context."""
 
     def __init__(self, config: SingleConfig) -> None:
-        user = config.user or User()
         self.namespace = config.namespace
         self._client = httpx2.AsyncClient(
             base_url=config.cluster.server,
             auth=api_auth(config),
             timeout=_TIMEOUT,
-            transport=HttpTransport(
-                ssl_context=verify_cluster(config.cluster, user, config.abs_file, trust_env=False),
-            ),
+            transport=CertificateTransport(config),
         )
 
     @classmethod
@@ -92,6 +90,7 @@ class KubernetesApi:
             config = found.get()
             if config is None:
                 raise KubeconfigError("the kubeconfig has no current context")
+            _check_supported(config)
             return cls(config)
         except _UNUSABLE as error:
             reason = f"no usable Kubernetes configuration: {error}"
@@ -160,6 +159,38 @@ class KubernetesApi:
             raise ApiUnreachable(f"the Kubernetes API does not answer: {error}") from error
         except (LightkubeConfigError, OSError, UnicodeError) as error:  # a token file that cannot be read
             raise ApiUnreachable(f"no credentials for the Kubernetes API: {error}") from error
+
+
+class _Entry(msgspec.Struct):
+    """A cluster or a user of a kubeconfig."""
+
+    name: str
+    cluster: dict[str, object] = msgspec.field(default_factory=dict[str, object])
+    user: dict[str, object] = msgspec.field(default_factory=dict[str, object])
+
+
+class _Document(msgspec.Struct):
+    """The settings of a kubeconfig that lightkube ignores."""
+
+    clusters: list[_Entry] = msgspec.field(default_factory=list[_Entry])
+    users: list[_Entry] = msgspec.field(default_factory=list[_Entry])
+
+
+def _check_supported(config: SingleConfig) -> None:
+    """`KubeconfigError` for settings that cannot be honoured, of the cluster and the user of the context."""
+    if config.fname is None:  # a service account
+        return
+    document = msgspec.convert(yaml.safe_load(config.fname.expanduser().read_text(encoding="utf-8")), _Document)
+    for kind, name, entries in (
+        ("cluster", config.context.cluster, document.clusters),
+        ("user", config.context.user, document.users),
+    ):
+        for entry in entries:
+            found = [key for key in _UNSUPPORTED if entry.cluster.get(key) or entry.user.get(key)]
+            if entry.name == name and found:
+                raise KubeconfigError(
+                    f"{config.fname}: {found[0]!r} of the {kind} {name!r} is not supported. Remove it."
+                )
 
 
 async def _read(reply: httpx2.Response) -> bytes:

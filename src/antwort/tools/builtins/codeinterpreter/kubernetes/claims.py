@@ -7,16 +7,12 @@ held. So a process that is killed leaves no pod for long. The next start of the 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import re
 import secrets
-import socket
 from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -208,11 +204,11 @@ class Claims:
         deletion = self._deletions.start(claim.metadata.name, claim.metadata.uid)
         return self._deletions.wait(*[deletion] if wait else [])
 
-    async def sweep(self, *, live: Collection[str] | None = None, ended: Collection[str] = ()) -> int:
-        """Delete the claims of instances that have ended, and those that have expired; returns their number.
+    async def sweep(self, ended: Collection[str] = ()) -> int:
+        """Delete the claims of these instances, and those that have expired; returns their number.
 
-        An instance has ended if it is in `ended`, or if `live` is given and does not contain it. The claims of this
-        process are left alone.
+        Others are left alone, because an instance that is unknown here may be one that starts, or one of another
+        deployment that uses the namespace. So are the claims of this process.
         """
         reply = await self._call("GET", params={"labelSelector": INSTANCE_LABEL})
         now = datetime.now(UTC)
@@ -220,19 +216,14 @@ class Claims:
             claim.metadata
             for claim in _decode(reply, ClaimList).items
             for instance in [claim.metadata.labels.get(INSTANCE_LABEL)]
-            if claim.metadata.name not in self._names
-            and (
-                instance in ended
-                or (live is not None and instance not in live)
-                or claim.has_expired(now, _EXPIRY_MARGIN)
-            )
+            if claim.metadata.name not in self._names and (instance in ended or claim.has_expired(now, _EXPIRY_MARGIN))
         ]
         await self._deletions.wait(*(self._deletions.start(one.name, one.uid) for one in stale))
         return len(stale)
 
     async def sweep_own(self) -> int:
         """Delete the claims that an earlier process of this instance has left."""
-        return await self.sweep(ended=[self._instance])
+        return await self.sweep([self._instance])
 
     async def aclose(self) -> None:
         """Wait for the deletions, and close the connections."""
@@ -394,13 +385,6 @@ class _SandboxStatus(msgspec.Struct):
 
 class _Sandbox(msgspec.Struct):
     status: _SandboxStatus = msgspec.field(default_factory=_SandboxStatus)
-
-
-def instance_name(state: Path) -> str:
-    """The name of the server with this state directory on this host: the same after a restart; valid as a label."""
-    host = socket.gethostname()
-    digest = hashlib.sha256(f"{host}\0{state.absolute()}".encode()).hexdigest()[:10]
-    return f"{re.sub('[^a-zA-Z0-9-]', '-', host).strip('-')[:50]}-{digest}".lstrip("-")
 
 
 def _decode(data: bytes | msgspec.Raw, kind: type[T]) -> T:

@@ -23,11 +23,16 @@ class ClaimedExecutions:
 
     @asynccontextmanager
     async def request(
-        self, method: str, path: str, *, body: bytes | None = None, read_timeout: float | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        body: bytes | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - of the reply: the pod is acquired before it begins
     ) -> AsyncGenerator[httpx2.Response]:
         pod = await self._acquire()
         try:
-            async with pod.server.request(method, path, body=body, read_timeout=read_timeout) as reply:
+            async with pod.server.request(method, path, body=body, timeout=timeout) as reply:
                 yield reply
         except IncompleteReply as error:
             raise SandboxUnavailable(await self._explain(pod, error)) from error

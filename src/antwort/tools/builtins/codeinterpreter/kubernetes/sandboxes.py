@@ -16,6 +16,7 @@ from antwort.containers.sandboxes.port import Sandbox, SandboxUnavailable
 from antwort.tools.builtins.codeinterpreter.kubernetes.api import KubernetesError
 from antwort.tools.builtins.codeinterpreter.kubernetes.claims import Claims
 from antwort.tools.builtins.codeinterpreter.kubernetes.executions import ClaimedExecutions
+from antwort.tools.builtins.codeinterpreter.kubernetes.instances import Instance
 from antwort.tools.builtins.codeinterpreter.kubernetes.pods import ConnectedPod, PodConnector
 
 _logger = logging.getLogger(__name__)
@@ -28,8 +29,10 @@ _SWEEP_RETRY_SECONDS: Final = 5.0
 class KubernetesSandboxes:
     """`Sandboxes` in pods of a warm pool."""
 
-    def __init__(self, claims: Claims, pods: PodConnector) -> None:
+    def __init__(self, claims: Claims, pods: PodConnector, instance: Instance | None = None) -> None:
+        """`instance` is closed with the sandboxes."""
         self._claims = claims
+        self._instance = instance
         self._pods = pods
         self._held: set[ConnectedPod] = set()
         """The pods whose claims are renewed."""
@@ -85,7 +88,7 @@ class KubernetesSandboxes:
     async def sweep(self, ended: Collection[str]) -> None:
         """Delete the claims of these instances, and claims that have expired."""
         try:
-            deleted = await self._claims.sweep(ended=ended)
+            deleted = await self._claims.sweep(ended)
         except KubernetesError as error:
             raise SandboxUnavailable(str(error)) from error
         if deleted:
@@ -99,6 +102,8 @@ class KubernetesSandboxes:
         held = (*self._sessions, *self._one_shot)
         await asyncio.gather(*(self.release(sandbox) for sandbox in held), return_exceptions=True)
         await self._claims.aclose()
+        if self._instance is not None:
+            self._instance.close()
 
     def _check_open(self) -> None:
         if self._is_closed:

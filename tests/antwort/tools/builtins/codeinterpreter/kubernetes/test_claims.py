@@ -11,9 +11,10 @@ from fake_claim_controller import EMPTY_POOL, POOL, UNKNOWN_POOL
 from fixtures_kubernetes import DroppingProxy
 from waiting import wait_until_async
 
+from antwort.config import CodeInterpreterSettings
 from antwort.containers.sandboxes.port import SandboxUnavailable
 from antwort.tools.builtins.codeinterpreter.kubernetes.api import ApiRefused
-from antwort.tools.builtins.codeinterpreter.kubernetes.claims import _Attempt, instance_name
+from antwort.tools.builtins.codeinterpreter.kubernetes.claims import _Attempt
 from antwort.tools.builtins.codeinterpreter.kubernetes.resources import Claim, ClaimedPod, ClaimStatus
 
 pytestmark = [pytest.mark.anyio, pytest.mark.kubernetes]
@@ -27,9 +28,9 @@ async def refilled(controller):
 
 
 @asynccontextmanager
-async def waiting_acquisition(claims, controller):
+async def waiting_acquisition(claims, controller, seconds=60.0):
     """An acquisition whose claim exists, and waits for a warm pod."""
-    acquisition = asyncio.create_task(claims.acquire(60))
+    acquisition = asyncio.create_task(claims.acquire(seconds))
     await controller.wait_for(lambda found: [claim for claim in found if "status" in claim])
     yield acquisition
 
@@ -177,6 +178,33 @@ async def test_a_silent_watch_is_opened_again(controller, open_claims, proxied):
         await claims.discard(await acquisition)
 
 
+@pytest.mark.long
+async def test_connections_that_become_silent_for_the_default_times(controller, open_claims, proxied):
+    """The watch stays open without a byte, as do idle connections, while the claim becomes ready."""
+    proxy, config = proxied
+    claims = open_claims(EMPTY_POOL, config=config)
+    async with waiting_acquisition(claims, controller, CodeInterpreterSettings().claim_timeout) as acquisition:
+        proxy.silence()
+        controller.refilled.set()
+        await claims.discard(await acquisition)
+
+
+@pytest.mark.long
+async def test_an_api_server_that_is_silent_for_the_whole_time_to_wait(controller, open_claims, proxied):
+    """Connections are opened, and no byte arrives for 30 s. The claim is deleted when there is an answer again."""
+    proxy, config = proxied
+    claims = open_claims(EMPTY_POOL, config=config)
+    async with waiting_acquisition(claims, controller, CodeInterpreterSettings().claim_timeout) as acquisition:
+        proxy.is_silent = True
+        proxy.silence()
+        controller.refilled.set()
+        with pytest.raises(SandboxUnavailable, match="became ready within 30 s"):
+            await acquisition
+        assert len(await controller.claims()) == 1
+        proxy.is_silent = False
+        await controller.wait_for(lambda found: not found)
+
+
 async def test_a_claim_of_the_same_name_with_another_uid_is_left_alone(controller, open_claims):
     claims = open_claims(EMPTY_POOL)
     claim = await claims._create(_Attempt("same"), 30)
@@ -191,17 +219,13 @@ async def test_a_claim_of_the_same_name_with_another_uid_is_left_alone(controlle
     await claims.discard(claim)
 
 
-async def test_a_sweep_deletes_claims_of_instances_that_are_not_live_and_expired_ones(controller, open_claims):
-    for instance, lifetime in (("live", 900), ("dead", 900), ("expired", -120)):
+async def test_a_sweep_deletes_claims_of_ended_instances_and_expired_ones_and_no_others(controller, open_claims):
+    for instance, lifetime in (("unknown", 900), ("ended", 900), ("expired", -120)):
         await open_claims(EMPTY_POOL, instance=instance, lifetime=lifetime)._create(_Attempt(instance), 30)
 
     claims = open_claims()
     assert await claims.sweep() == 1
-    assert await claims.sweep(live={"live"}) == 1
-    assert [claim["metadata"]["name"] for claim in await controller.claims()] == ["live"]
-    assert await claims.sweep(live=()) == 1
-
-
-async def test_the_instance_name_is_stable_and_differs_by_state_directory(tmp_path):
-    assert instance_name(tmp_path) == instance_name(tmp_path)
-    assert instance_name(tmp_path) != instance_name(tmp_path / "other")
+    assert await claims.sweep(["ended"]) == 1
+    assert await claims.sweep(["ended"]) == 0
+    assert [claim["metadata"]["name"] for claim in await controller.claims()] == ["unknown"]
+    assert await claims.sweep(["unknown"]) == 1

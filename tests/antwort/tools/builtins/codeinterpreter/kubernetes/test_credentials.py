@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+import ssl
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -113,6 +114,62 @@ async def test_a_server_with_another_authority_is_not_trusted(api, tmp_path):
         with pytest.raises(ApiUnreachable, match="certificate verify failed"):
             await get(client)
     assert api.requests == []
+
+
+@pytest.mark.parametrize(
+    "section, key, value",
+    [
+        ("cluster", "proxy-url", "http://proxy.example:3128"),
+        ("cluster", "tls-server-name", "kubernetes.example"),
+        ("user", "as", "someone"),
+    ],
+)
+async def test_a_setting_of_a_kubeconfig_that_is_not_supported_is_an_error_at_start(api, tmp_path, section, key, value):
+    config = api.kubeconfig({"token": "secret"})
+    config[f"{section}s"][0][section][key] = value
+    config[f"{section}s"].append({"name": "other", section: {key: value}})
+    path = tmp_path / "kubeconfig"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    with pytest.raises(KubeconfigError, match=f"'{key}' of the {section} '{section[0]}' is not supported"):
+        await asyncio.to_thread(KubernetesApi.from_kubeconfig, str(path))
+
+    config[f"{section}s"][0][section][key] = None  # that of another cluster or user does not matter
+    path.write_text(json.dumps(config), encoding="utf-8")
+    await (await asyncio.to_thread(KubernetesApi.from_kubeconfig, str(path))).aclose()
+
+
+async def test_an_authority_that_is_replaced_on_disk_is_read_again(api, authority, tmp_path):
+    (tmp_path / "other").mkdir()
+    valid, other = authority.ca_file.read_bytes(), PrivateCa(tmp_path / "other").ca_file.read_bytes()
+    authority.ca_file.write_bytes(other)
+    async with opened(api, authority, tmp_path, {"token": "secret"}) as client:
+        with pytest.raises(ApiUnreachable, match="certificate verify failed"):
+            await get(client)
+        authority.ca_file.write_bytes(valid[: len(valid) // 2])  # not complete yet: that before stays in use
+        with pytest.raises(ApiUnreachable, match="certificate verify failed"):
+            await get(client)
+        authority.ca_file.write_bytes(valid)
+        await get(client)
+        replacement = tmp_path / "replacement"
+        replacement.write_bytes(other)
+        replacement.replace(authority.ca_file)
+        with pytest.raises(ApiUnreachable, match="certificate verify failed"):  # the idle connection is not used
+            await get(client)
+
+
+async def test_a_client_certificate_that_is_replaced_on_disk_is_used_for_the_next_request(authority, tmp_path):
+    authority.server_context.load_verify_locations(authority.ca_file)
+    authority.server_context.verify_mode = ssl.CERT_REQUIRED
+    user = {"client-certificate": "client.pem", "client-key": "client.key"}
+    async with fake_kubernetes_api(authority.server_context) as api:
+        authority.issue_client("first", tmp_path / "client.pem", tmp_path / "client.key")
+        async with opened(api, authority, tmp_path, user) as client:
+            await get(client)
+            authority.issue_client("second", tmp_path / "client.pem", tmp_path / "unused.key")
+            await get(client)  # certificate and key do not match yet
+            (tmp_path / "unused.key").replace(tmp_path / "client.key")
+            await get(client)
+        assert api.peers == ["first", "first", "second"]
 
 
 async def test_a_token_file_is_relative_to_the_kubeconfig(api, authority, tmp_path):

@@ -1,0 +1,62 @@
+"""Instance names: the label of a server's claims, by which its next start finds those that a kill has left.
+
+The name is a random one in a file of the state directory, which is locked while the server runs. So no server deletes
+the claims of another one, whatever host name and paths it has: not of one that runs in another cluster network or
+container with the same names, and not of one that was started with the same state directory.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import secrets
+import socket
+from pathlib import Path
+from typing import Final
+
+_logger = logging.getLogger(__name__)
+
+_FILE: Final = "claims-instance"
+_TOKEN_RE: Final = re.compile(rb"[0-9a-f]{20}")
+_MAX_HOST: Final = 40
+
+
+class Instance:
+    """The instance with this state directory. `name` is valid as a label, and the same after a restart.
+
+    It is another one on another host, and while another process has the directory.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._descriptor: int | None = None
+        host = re.sub("[^a-zA-Z0-9-]", "-", socket.gethostname())[:_MAX_HOST].strip("-")
+        try:
+            token = self._lock(directory)
+        except OSError as error:
+            token = secrets.token_hex(10)
+            _logger.warning("SandboxClaims that this process leaves end at their shutdownTime only: %s", error)
+        self.name = f"{host}-{token}".lstrip("-")
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _lock(self, directory: Path) -> str:
+        """The random part of the name, which is created by the first process."""
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(directory / _FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            known = os.pread(descriptor, 64, 0)
+            if not _TOKEN_RE.fullmatch(known):
+                known = secrets.token_hex(10).encode()
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, known, 0)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        return known.decode()
