@@ -206,7 +206,10 @@ def _delete(balancer: Balancer, kind: str, delete: Callable[[Any], object]) -> N
 
 
 def stream(balancer: Balancer, name: str) -> None:
-    """A foreground stream with counted calls. It may break off; then its response must end anyway."""
+    """A foreground stream with counted calls. It may break off; then its response must end anyway.
+
+    So it does where its replica was paused, and finds that another one has ended the response.
+    """
     balancer.ledger.queries.add(text := f"count {name}")
     body = {"input": text, "stream": True, "tools": [SEARCH]}
     identifier, last = "", -1
@@ -216,6 +219,8 @@ def stream(balancer: Balancer, name: str) -> None:
             if event["type"] == "response.created":
                 identifier = event["response"]["id"]
                 balancer.ledger.begun[identifier] = f"counted {text}"
+            elif event["type"] == "response.failed" and "taken over" in event["response"]["error"]["message"]:
+                balancer.ledger.failures["taken over"] += 1
             elif event["type"] in FINAL_EVENTS:
                 _expect(balancer, _output_text(event["response"]), f"counted {text}")
                 balancer.ledger.texts[identifier] = balancer.ledger.begun.pop(identifier)
