@@ -50,7 +50,7 @@ def pack(tree: FileTree, sink: IO[bytes], below: str, *, limit: int) -> int:
     count, total = 0, 0
     listing = tree.list(below, limit=MAX_MEMBERS)
     if listing.has_more:
-        raise TooLarge(f"the tree holds more than {MAX_MEMBERS} members")
+        raise TooLarge(f"the tree holds more than {MAX_MEMBERS} members, or very long paths")
     for entry in listing.entries:
         name = entry.path.removeprefix(prefix)
         if entry.kind == "directory":

@@ -22,6 +22,8 @@ from antwort.sandbox.errors import BadPath, NotFound, TooLarge
 from antwort.sandbox.jail import syscalls
 
 MAX_LISTED: Final = 10_000
+_MAX_PATHS: Final = 32 << 20
+"""Characters of all paths of a listing, after which it ends early: a path may have 16,000."""
 _MAX_NAME_BYTES: Final = 255
 _MAX_DEPTH: Final = 64
 _OPEN_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -215,17 +217,18 @@ class FileTree:
     def list(self, below: str = "", *, limit: int = MAX_LISTED, after: str = "") -> Listing:
         """Files and directories below, sorted, a directory before its content; links and unsafe names are left out.
 
-        At most `limit` entries, after the path `after`: pass the last entry to get the next page.
+        At most `limit` entries, fewer if their paths are very long, after the path `after`: pass the last entry to get
+        the next page.
         """
         prefix = f"{'/'.join(split_path(below))}/" if below else ""
         if after and not after.startswith(prefix):
             raise BadPath(f"{after!r} is not below {below!r}: pass a path from the previous page")
         start_after = split_path(after.removeprefix(prefix)) if after else []
-        found: list[Entry] = []
+        page = _Page(limit)
         with self._as_owner():
             start = self._open_directory(split_path(below)) if below else self._open_root()
-            has_more = _list_into(found, start, prefix, start_after, limit)
-        return Listing(found, has_more)
+            has_more = _list_into(page, start, prefix, start_after)
+        return Listing(page.entries, has_more)
 
     def delete(self, path: str) -> None:
         """Remove a file, or a directory with its content."""
@@ -341,13 +344,30 @@ def _entry(path: str, info: os.stat_result) -> Entry:
     return Entry(path, kind, info.st_size if kind == "file" else 0, info.st_mtime)
 
 
-def _list_into(found: list[Entry], directory: int, prefix: str, after: list[str], limit: int, depth: int = 0) -> bool:
-    """Add the entries after `after`, up to the limit; returns whether there are more. Closes the directory."""
+class _Page:
+    """Entries of a listing, up to their limits."""
+
+    def __init__(self, limit: int) -> None:
+        self.entries: list[Entry] = []
+        self._limit = limit
+        self._characters = 0
+
+    @property
+    def left(self) -> int:
+        return self._limit - len(self.entries) if self._characters <= _MAX_PATHS else 0
+
+    def add(self, entry: Entry) -> None:
+        self.entries.append(entry)
+        self._characters += len(entry.path)
+
+
+def _list_into(page: _Page, directory: int, prefix: str, after: list[str], depth: int = 0) -> bool:
+    """Add the entries after `after`, up to the limits; returns whether there are more. Closes the directory."""
     with _OpenDescriptor(directory):
-        wanted = limit - len(found) + 2  # one more to know `has_more`, and one that is `after` itself
+        wanted = page.left + 2  # one more to know `has_more`, and one that is `after` itself
         names = _sorted_names(directory, after[0] if after else "", wanted)
         for name in names:
-            if len(found) >= limit:
+            if page.left <= 0:
                 return True
             is_after = not after or name != after[0]
             try:
@@ -357,9 +377,9 @@ def _list_into(found: list[Entry], directory: int, prefix: str, after: list[str]
             except OSError:
                 continue  # removed or replaced since it was listed
             if is_after and entry.kind != "other":
-                found.append(entry)
+                page.add(entry)
             after_below = [] if is_after else after[1:]
-            if below >= 0 and _list_into(found, below, f"{entry.path}/", after_below, limit, depth + 1):
+            if below >= 0 and _list_into(page, below, f"{entry.path}/", after_below, depth + 1):
                 return True
         return len(names) == wanted
 

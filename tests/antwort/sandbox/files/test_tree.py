@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from antwort.sandbox.errors import BadPath, NotFound, TooLarge
 from antwort.sandbox.files import quota
+from antwort.sandbox.files import tree as files
 from antwort.sandbox.files.tree import FileTree, Listing, _remove_empty_directories, is_safe_name, split_path
 
 
@@ -169,6 +170,23 @@ def test_listings_are_paged(tree, root, limit):
     assert [path for page in found for path in page] == whole
     assert all(len(page) == limit for page in found[:-1])
     assert [path for page in pages(tree, limit, "a") for path in page] == ["a/b", "a/b/c", "a/b/d"]
+
+
+def test_a_page_with_long_paths_ends_early(tree, root, monkeypatch):
+    monkeypatch.setattr(files, "_MAX_PATHS", 1_000)
+    directory = root / ("d" * 200)
+    directory.mkdir()
+    for number in range(20):
+        (directory / f"{number:0200}").touch()
+    pages, after = [], ""
+    while not pages or pages[-1].has_more:
+        pages.append(tree.list(after=after))
+        after = pages[-1].entries[-1].path
+    assert max(len(page.entries) for page in pages) == 3
+    assert [entry.path for page in pages for entry in page.entries] == [
+        directory.name,
+        *sorted(f"{directory.name}/{path.name}" for path in directory.iterdir()),
+    ]
 
 
 def test_a_listing_continues_after_a_path_that_was_deleted(tree):
