@@ -7,9 +7,12 @@ what cannot be read counts as over the quota, and nothing here is recursive.
 from __future__ import annotations
 
 import contextlib
+import errno
+import math
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -95,8 +98,12 @@ def walk(top: Path) -> Iterator[tuple[Path, os.stat_result]]:
             raise TooLarge(f"a directory in it cannot be read ({error.strerror})") from error
 
 
-def remove(top: Path) -> None:
-    """Remove the tree, whatever its depth and permissions; no process may still write to it."""
+def remove(top: Path, *, timeout: float = math.inf) -> None:
+    """Remove the tree, whatever its depth and permissions.
+
+    A `timeout` is for a tree to which processes may still write: what fails is tried again until then.
+    """
+    deadline = time.monotonic() + timeout
     try:
         if not stat.S_ISDIR(top.lstat().st_mode):
             top.unlink()
@@ -108,14 +115,19 @@ def remove(top: Path) -> None:
     try:
         while names := _some_names(root):
             for name in names:
-                _remove_one(name, root)
+                try:
+                    _remove_one(name, root, deadline)
+                except OSError:
+                    if timeout == math.inf or time.monotonic() > deadline:
+                        raise
     finally:
         os.close(root)
     top.rmdir()
 
 
-def _remove_one(name: str, root: int) -> None:
+def _remove_one(name: str, root: int, deadline: float) -> None:
     """Unlink a file, or remove a directory after its subdirectories were moved up to the root: no recursion."""
+    _check_time(deadline)
     if not stat.S_ISDIR(os.stat(name, dir_fd=root, follow_symlinks=False).st_mode):
         os.unlink(name, dir_fd=root)
         return
@@ -123,6 +135,7 @@ def _remove_one(name: str, root: int) -> None:
     directory = os.open(name, _OPEN_DIRECTORY, dir_fd=root)
     try:
         while children := _some_names(directory):
+            _check_time(deadline)
             for child in children:
                 if stat.S_ISDIR(os.stat(child, dir_fd=directory, follow_symlinks=False).st_mode):
                     os.chmod(child, 0o700, dir_fd=directory)  # moving a directory writes to it
@@ -132,6 +145,11 @@ def _remove_one(name: str, root: int) -> None:
     finally:
         os.close(directory)
     os.rmdir(name, dir_fd=root)
+
+
+def _check_time(deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise TimeoutError(errno.ETIMEDOUT, "a process writes to the directory while it is removed")
 
 
 def _some_names(directory: int) -> list[str]:

@@ -416,7 +416,7 @@ def _remove_empty_directories(name: str, parent: int, depth: int) -> None:
 
 
 def _remove_below(name: str, parent: int, depth: int) -> None:
-    if depth > 2 * _MAX_DEPTH:  # each level holds a descriptor
+    if depth > 2 * _MAX_DEPTH:  # each level holds two descriptors
         raise TooLarge("the directory is too deep to remove; end the container instead")
     with (
         _OpenDescriptor(_open(name, _OPEN_DIRECTORY, parent, name)) as directory,

@@ -37,6 +37,8 @@ MAX_TENANTS: Final = 32
 _MIN_IDLE_SECONDS: Final = 2.0
 _SWEEP_SECONDS: Final = 5.0
 _MAX_ATTEMPTS: Final = 3
+_REMOVE_TIMEOUT: Final = 10.0
+_WORK_DIRS: Final = ("data", "temporary")
 
 _ENVIRONMENT: Final = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -293,7 +295,7 @@ class Pool:
     def _make_work_dir(self) -> str:
         """The directory of a container without namespaces, with its `/tmp` and, unless the pod has one, its files."""
         work_dir = tempfile.mkdtemp(prefix="antwort-")
-        for name in ("data", "temporary"):
+        for name in _WORK_DIRS:
             Path(work_dir, name).mkdir(mode=0o700)
         return work_dir
 
@@ -355,8 +357,9 @@ def _output_dir(data_dir: str, paths: ContainerPaths) -> dict[str, str]:
 
 
 def _remove_work_dir(directory: Path) -> None:
-    with contextlib.suppress(OSError):
-        quota.remove(directory)
+    for part in (*(directory / name for name in _WORK_DIRS), directory):
+        with contextlib.suppress(OSError):  # processes that have left the process tree of the code may still write
+            quota.remove(part, timeout=_REMOVE_TIMEOUT)
 
 
 def _is_empty(directory: str) -> bool:

@@ -85,6 +85,36 @@ def test_unreadable_is_over_quota_and_can_be_removed(tmp_path):
     assert not top.exists()
 
 
+def test_a_process_that_writes_faster_than_its_directory_is_removed_does_not_hold_the_removal(tmp_path, monkeypatch):
+    unlink = os.unlink
+
+    def unlink_and_write(name, *, dir_fd):
+        unlink(name, dir_fd=dir_fd)
+        os.close(os.open(f"{name}x"[-8:], os.O_CREAT | os.O_WRONLY, dir_fd=dir_fd))
+
+    (tmp_path / "top" / "a").mkdir(parents=True)
+    (tmp_path / "top" / "a" / "file").touch()
+    monkeypatch.setattr(os, "unlink", unlink_and_write)
+    with pytest.raises(TimeoutError, match="a process writes"):
+        quota.remove(tmp_path / "top", timeout=0.1)
+
+
+def test_remove_tries_again_with_a_directory_to_which_a_process_has_written_meanwhile(tmp_path, monkeypatch):
+    rmdir, written = os.rmdir, []
+
+    def write_and_rmdir(name, *, dir_fd=None):
+        if not written:
+            written.append(name)
+            os.close(os.open(f"{name}/late", os.O_CREAT | os.O_WRONLY, dir_fd=dir_fd))
+        rmdir(name, dir_fd=dir_fd)
+
+    (tmp_path / "top" / "a").mkdir(parents=True)
+    monkeypatch.setattr(os, "rmdir", write_and_rmdir)
+    quota.remove(tmp_path / "top", timeout=60.0)
+    assert written == ["a"]
+    assert not (tmp_path / "top").exists()
+
+
 def test_remove_follows_no_links(tmp_path):
     (tmp_path / "kept" / "d").mkdir(parents=True)
     (tmp_path / "kept").chmod(0o755)
