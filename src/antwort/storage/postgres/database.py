@@ -49,6 +49,7 @@ _TRANSACTION_TIMEOUT_SINCE = 170_000
 _POOL_TIMEOUT = 3.0
 _CONFIGURE_TIMEOUT = 5.0
 _AWAY_TIMEOUT = 0.3
+_RETRY_INTERVAL = 0.5
 _MAX_ATTEMPTS = 4
 _BEGIN: LiteralString = "BEGIN ISOLATION LEVEL READ COMMITTED"
 """Whatever the default of the database is: a statement behind a lock must see what the transaction before has done."""
@@ -166,8 +167,18 @@ class PostgresDatabase:
         )
 
     def connect(self) -> None:
-        """Wait for the first connection; `PoolTimeout` if there is none in time. Blocks."""
-        self._pool.wait(self._pool_timeout)
+        """Wait for the first connection; `PoolTimeout` if there is none in time. Blocks.
+
+        A pool for heartbeats gives up after a failed attempt, until somebody asks for a connection again.
+        """
+        deadline = time.monotonic() + _CONFIGURE_TIMEOUT
+        while True:
+            try:
+                with self._pool.connection(_RETRY_INTERVAL):
+                    return
+            except PoolTimeout:
+                if time.monotonic() > deadline:
+                    raise
 
     async def write(self, owner: Owner, change: Callable[[TenantRows], T], on_done: OnDone = lambda _: None) -> T:
         return await self.write_all_tenants(lambda rows: change(rows.of(owner)), on_done)

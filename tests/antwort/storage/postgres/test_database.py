@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -19,7 +20,7 @@ from antwort.engine.replicas.port import ReplicaRecord
 from antwort.engine.stores import ContainerRecord, ContainerUse, Owner, SandboxRef, StoredResponse, StoreFault
 from antwort.storage import UnusableStore, display_url, inspect_store, open_store
 from antwort.storage.postgres.database import PostgresDatabase
-from antwort.storage.postgres.migrations import _MIGRATION_LOCK, MIGRATIONS, check_compatible, migrate
+from antwort.storage.postgres.migrations import _MIGRATION_LOCK, MIGRATIONS, SCHEMA_LOCK, check_compatible, migrate
 from antwort.storage.postgres.store import PostgresStore
 
 pytestmark = pytest.mark.anyio
@@ -113,6 +114,7 @@ async def locked(url, statement):
     try:
         await asyncio.to_thread(connection.execute, statement)
         yield
+        await asyncio.to_thread(connection.rollback)  # a close alone releases the locks a moment later
     finally:
         await asyncio.to_thread(connection.close)
 
@@ -231,6 +233,27 @@ async def test_a_migration_does_not_wait_for_an_export_and_hold_up_the_servers(u
 
     async with asyncio.timeout(60):
         await asyncio.to_thread(run)
+
+
+async def test_a_server_starts_though_an_import_that_is_refused_waited_for_the_lock_meanwhile(url):
+    """The first connection of the beats is refused while a process waits to have the schema for itself."""
+
+    def wait_in_vain(connection: psycopg.Connection) -> None:
+        connection.execute("SET lock_timeout = '1s'")
+        with pytest.raises(psycopg.errors.LockNotAvailable):
+            connection.execute(f"SELECT pg_advisory_lock({SCHEMA_LOCK})")
+
+    with psycopg.connect(url, autocommit=True) as server, psycopg.connect(url, autocommit=True) as importing:
+        server.execute(f"SELECT pg_advisory_lock_shared({SCHEMA_LOCK})")
+        waiting = asyncio.create_task(asyncio.to_thread(wait_in_vain, importing))
+        is_waiting = "SELECT 1 FROM pg_locks WHERE pid = %s AND NOT granted"
+        await wait_until_async(lambda: server.execute(is_waiting, [importing.info.backend_pid]).fetchall() == [(1,)])
+        database = await asyncio.to_thread(partial(PostgresDatabase, url, max_connections=1, is_heartbeat=True))
+        try:
+            await asyncio.to_thread(database.connect)
+        finally:
+            await asyncio.to_thread(database.close)
+        await waiting
 
 
 async def test_a_newer_schema_is_an_error_that_says_what_to_do(url, tmp_path):
