@@ -12,7 +12,6 @@ import logging
 import os
 import re
 import secrets
-import socket
 from pathlib import Path
 from typing import Final
 
@@ -20,24 +19,27 @@ _logger = logging.getLogger(__name__)
 
 _FILE: Final = "claims-instance"
 _TOKEN_RE: Final = re.compile(rb"[0-9a-f]{20}")
-_MAX_HOST: Final = 40
 
 
 class Instance:
     """The instance with this state directory. `name` is valid as a label, and the same after a restart.
 
-    It is another one on another host, and while another process has the directory.
+    It is another one while another process has the directory.
     """
 
     def __init__(self, directory: Path) -> None:
         self._descriptor: int | None = None
-        host = re.sub("[^a-zA-Z0-9-]", "-", socket.gethostname())[:_MAX_HOST].strip("-")
         try:
             token = self._lock(directory)
         except OSError as error:
             token = secrets.token_hex(10)
-            _logger.warning("SandboxClaims that this process leaves end at their shutdownTime only: %s", error)
-        self.name = f"{host}-{token}".lstrip("-")
+            reason = "another process uses it" if isinstance(error, BlockingIOError) else str(error)
+            _logger.warning(
+                "SandboxClaims that this process leaves end at their shutdownTime only, without %s: %s",
+                directory / _FILE,
+                reason,
+            )
+        self.name = f"antwort-{token}"
 
     def close(self) -> None:
         if self._descriptor is not None:

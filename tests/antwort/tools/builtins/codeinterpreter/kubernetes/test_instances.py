@@ -21,7 +21,7 @@ def test_the_name_is_a_label_and_the_same_after_a_restart(tmp_path):
 
 
 def test_a_server_with_the_same_host_name_and_path_has_another_name(tmp_path):
-    """As two pods of StatefulSets with the same name, in two namespaces."""
+    """Two pods of StatefulSets with the same name in two namespaces."""
     first = name_of(tmp_path / "state")
     shutil.rmtree(tmp_path / "state")
     assert name_of(tmp_path / "state") != first
