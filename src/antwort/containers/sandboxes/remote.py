@@ -275,7 +275,8 @@ class RemoteSandboxes:
         """Send a request; the reply, to be read as a stream. `ErrorReply` for an error status.
 
         `json` is a value to encode, `body` is encoded JSON, and `content` is a stream of bytes. `timeout` is for all of
-        the reply: a server that sends a byte now and then does not extend it. It begins when the content was sent.
+        the reply: a server that sends a byte now and then does not extend it. It begins when `content` was sent; the
+        time to send a `body` counts.
         """
         if json is not None:
             body = msgspec.json.encode(json)

@@ -142,7 +142,7 @@ async def scripted_server(serve):
         yield f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}"
 
 
-LIMIT = 1.0
+LIMIT = 3.0
 
 
 async def test_the_time_limit_of_a_reply_does_not_run_while_a_slow_client_uploads():
