@@ -169,7 +169,7 @@ class PostgresDatabase:
     def connect(self) -> None:
         """Wait for the first connection; `PoolTimeout` if there is none in time. Blocks.
 
-        A pool for heartbeats gives up after a failed attempt, until somebody asks for a connection again.
+        A pool for heartbeats tries once for each request for a connection.
         """
         deadline = time.monotonic() + _CONFIGURE_TIMEOUT
         while True:
