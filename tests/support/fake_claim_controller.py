@@ -188,9 +188,10 @@ class ClaimController:
         self._adoptions[name].cancel()
 
     async def kill_pod(self, name: str) -> None:
-        """Kill the pod of a claim; its status says so when this returns."""
+        """Kill the pod of a claim; its status says so when this returns, unless the claim was deleted meanwhile."""
         await self.pods[name].kill()
-        await self.write_status(name, "False", "PodFailed", ENDED)
+        with suppress(ApiRefused):
+            await self.write_status(name, "False", "PodFailed", ENDED)
 
     async def write_status(self, name: str, ready: str, reason: str, message: str, **status: object) -> None:
         condition = {

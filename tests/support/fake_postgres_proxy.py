@@ -23,8 +23,9 @@ class PostgresProxy:
     def __init__(self, server_url: str, directory: Path) -> None:
         with psycopg.connect(server_url) as connection:
             info = connection.info
-            self._target = f"{info.host}/.s.PGSQL.{info.port}"
-            self.url = f"postgresql://{info.user}@/{info.dbname}?host={quote(str(directory), safe='')}&port={info.port}"
+            self._target = (info.host, info.port)
+            user = f"{info.user}:{quote(info.password, safe='')}" if info.password else info.user
+            self.url = f"postgresql://{user}@/{info.dbname}?host={quote(str(directory), safe='')}&port={info.port}"
             path = directory / f".s.PGSQL.{info.port}"
         self.delay = 0.0
         """Seconds by which each answer of the server is delayed."""
@@ -58,9 +59,8 @@ class PostgresProxy:
         with suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
-                server = socket.socket(socket.AF_UNIX)
                 try:
-                    server.connect(self._target)
+                    server = self._connect()
                 except OSError:
                     client.close()
                     continue
@@ -68,6 +68,18 @@ class PostgresProxy:
                 self.clients.append(client)
                 threading.Thread(target=self._forward, args=(client, server), daemon=True).start()
                 threading.Thread(target=self._forward_answers, args=(server, client, number), daemon=True).start()
+
+    def _connect(self) -> socket.socket:
+        host, port = self._target
+        if not host.startswith("/"):
+            return socket.create_connection(self._target)
+        server = socket.socket(socket.AF_UNIX)
+        try:
+            server.connect(f"{host}/.s.PGSQL.{port}")
+        except OSError:
+            server.close()
+            raise
+        return server
 
     def _forward(self, source: socket.socket, target: socket.socket) -> None:
         with suppress(OSError):
