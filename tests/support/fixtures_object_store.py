@@ -39,6 +39,7 @@ class S3Server:
         command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_until(self._answers)
+        self.client().list_buckets()  # the first request to S3 takes long, and others meanwhile may fail
 
     def stop(self) -> None:
         """Kill the process."""
