@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import functools
 import secrets
 import tempfile
 import threading
 from collections.abc import Coroutine, Iterator
-from contextlib import AsyncExitStack, ExitStack, aclosing, contextmanager
+from contextlib import AsyncExitStack, aclosing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fake_claim_controller import ClaimController, Pod, SandboxPod
 from fixtures_kubernetes import api_server, free_port, kubernetes_namespace
+from session_end import SESSION
 from waiting import wait_until
 
 from antwort.tools.builtins.codeinterpreter.kubernetes.api import KubernetesApi
@@ -25,10 +25,8 @@ T = TypeVar("T")
 @functools.cache
 def shared_api_server() -> str:
     """The kubeconfig of an API server that ends with the tests; skips the test if there is none."""
-    stack = ExitStack()
-    atexit.register(stack.close)
-    directory = stack.enter_context(tempfile.TemporaryDirectory())
-    return stack.enter_context(api_server(Path(directory)))
+    directory = SESSION.enter_context(tempfile.TemporaryDirectory())
+    return SESSION.enter_context(api_server(Path(directory)))
 
 
 class ClaimCluster:
