@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import fixtures_server
 import psycopg
@@ -137,16 +139,16 @@ def end_heartbeat(connection: psycopg.Connection, role: str) -> None:
     connection.execute("SELECT pg_terminate_backend(%s)", (heartbeat,))
 
 
-def test_a_paused_replica_runs_no_call_again_that_was_taken_over(postgres_server, tmp_path):  # noqa: F811 - a fixture
-    """Paused in the first of two calls. The other replica runs the second one, and so would it, without the check."""
-    counted = tmp_path / "counted"
+@contextmanager
+def counting_replicas(postgres: str, directory: Path, counted: Path) -> Iterator[list[Server]]:
+    """Two replicas whose hosted tool takes two seconds, and writes its begin and its end to a file."""
+    config = replica_config(schema_url(postgres, directory), directory)
     environment = {"COUNTED_FILE": str(counted), "COUNTED_SECONDS": "2"}
-    config = replica_config(schema_url(postgres_server, tmp_path), tmp_path)
     with ExitStack() as stack:
-        first, second = (
+        yield [
             stack.enter_context(
                 run_server(
-                    tmp_path / name,
+                    directory / name,
                     config,
                     environment=environment,
                     script=replica_load.SCRIPT,
@@ -154,7 +156,13 @@ def test_a_paused_replica_runs_no_call_again_that_was_taken_over(postgres_server
                 )
             )
             for name in "ab"
-        )
+        ]
+
+
+def test_a_paused_replica_runs_no_call_again_that_was_taken_over(postgres_server, tmp_path):  # noqa: F811 - a fixture
+    """Paused in the first of two calls. The other replica runs the second one, and so would it, without the check."""
+    counted = tmp_path / "counted"
+    with counting_replicas(postgres_server, tmp_path, counted) as (first, second):
         identifier = begin(first, "count it", tools=[replica_load.SEARCH])
         wait_until(counted.exists)
         with stopped(first):
@@ -169,22 +177,9 @@ def test_a_paused_replica_runs_no_call_again_that_was_taken_over(postgres_server
 def test_a_paused_replica_runs_no_further_call_of_a_response_that_was_ended(postgres_server, tmp_path):  # noqa: F811 - a fixture
     """A response without `background` has failed meanwhile, and its client may have sent the request again."""
     counted = tmp_path / "counted"
-    environment = {"COUNTED_FILE": str(counted), "COUNTED_SECONDS": "2"}
-    config = replica_config(schema_url(postgres_server, tmp_path), tmp_path)
     body = {"model": "scripted", "input": "count it", "tools": [replica_load.SEARCH], "stream": True}
     with ExitStack() as stack:
-        first, second = (
-            stack.enter_context(
-                run_server(
-                    tmp_path / name,
-                    config,
-                    environment=environment,
-                    script=replica_load.SCRIPT,
-                    program=COUNTING_SERVER,
-                )
-            )
-            for name in "ab"
-        )
+        first, second = stack.enter_context(counting_replicas(postgres_server, tmp_path, counted))
         http = stack.enter_context(first.http())
         stream = stack.enter_context(http.stream("POST", "/v1/responses", json=body))
         lines = stream.iter_lines()

@@ -6,7 +6,8 @@ import os
 import sqlite3
 import subprocess
 import sys
-from contextlib import closing, suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -39,6 +40,24 @@ def environment(directory: Path, variables: dict[str, str]) -> dict[str, str]:
     plain = {name: value for name, value in os.environ.items() if not name.startswith("ANTWORT_")}
     config = {"ANTWORT_CONFIG": "antwort.yaml"} if (directory / "antwort.yaml").exists() else {}
     return {**plain, "PYTHONPATH": str(ROOT / "src"), **config, **variables}
+
+
+@contextmanager
+def half_imported(
+    directory: Path, data: bytes, variables: dict[str, str], stderr: int | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """An import that has read half of its input."""
+    with subprocess.Popen(
+        command("import", "-"),
+        cwd=directory,
+        env=environment(directory, variables),
+        stdin=subprocess.PIPE,
+        stderr=stderr,
+    ) as importing:
+        assert importing.stdin is not None
+        importing.stdin.write(data[: len(data) // 2])
+        importing.stdin.flush()
+        yield importing
 
 
 def check(done: subprocess.CompletedProcess[bytes]) -> str:
@@ -232,15 +251,11 @@ def test_an_import_that_is_killed_changes_nothing(tmp_path, postgres_server, is_
     def names() -> set[str]:
         return {path.name for path in blobs.iterdir()} - {"antwort-store"}
 
-    with subprocess.Popen(
-        command("import", "-"), cwd=second, env=environment(second, {}), stdin=subprocess.PIPE
-    ) as one:
-        assert one.stdin is not None
-        one.stdin.write(data[: len(data) // 2])
-        one.stdin.flush()
+    with half_imported(second, data, {}) as one:
         wait_until(names)
         one.kill()
         one.wait(30)
+        assert one.stdin is not None
         with suppress(BrokenPipeError):
             one.stdin.close()
     with run_server(second, {"storage": storage}) as server:
@@ -262,12 +277,7 @@ def test_a_server_that_starts_during_an_import_refuses_with_its_name(tmp_path, p
     with run_server(second, {"storage": storage}):
         pass
     blobs = second / ".antwort" / "blobs"
-    with subprocess.Popen(
-        command("import", "-"), cwd=second, env=environment(second, {}), stdin=subprocess.PIPE
-    ) as importing:
-        assert importing.stdin is not None
-        importing.stdin.write(data[: len(data) // 2])
-        importing.stdin.flush()
+    with half_imported(second, data, {}) as importing:
         wait_until(lambda: len([*blobs.iterdir()]) > 1)  # beside the mark
         refused = error(antwort(second, "serve"))
         assert "is in use by `antwort import`" in refused
@@ -311,18 +321,9 @@ def test_a_database_that_ends_during_an_import_is_one_line_that_says_so(tmp_path
     second, url = tmp_path / "2", schema_url(postgres_server, tmp_path)
     second.mkdir()
     with (
-        subprocess.Popen(
-            command("import", "-"),
-            cwd=second,
-            env=environment(second, {"ANTWORT_STORAGE_URL": url}),
-            stdin=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        ) as importing,
+        half_imported(second, data, {"ANTWORT_STORAGE_URL": url}, stderr=subprocess.PIPE) as importing,
         psycopg.connect(postgres_server, autocommit=True) as connection,
     ):
-        assert importing.stdin is not None
-        importing.stdin.write(data[: len(data) // 2])
-        importing.stdin.flush()
         end = (
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'antwort-maintenance'"
             " AND state = 'idle in transaction' AND query LIKE 'INSERT %'"
