@@ -1,8 +1,7 @@
 """Instance names: the label of a server's claims, by which its next start finds those that a kill has left.
 
 The name is a random one in a file of the state directory, which is locked while the server runs. So no server deletes
-the claims of another one, whatever host name and paths it has: not of one that runs in another cluster network or
-container with the same names, and not of one that was started with the same state directory.
+the claims of another one that has the same host name and paths, or was started with the same state directory.
 """
 
 from __future__ import annotations
