@@ -39,8 +39,8 @@ class CountingCall(RealEchoCall):
 class PreparedCount(PreparedEcho):
     """The calls of one response."""
 
-    async def open(self, name: str, call_id: str) -> HostedCall:
-        del name, call_id
+    async def open(self, name: str, call_id: str, arguments: str) -> HostedCall:
+        del name, call_id, arguments
         return CountingCall()
 
 

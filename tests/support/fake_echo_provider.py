@@ -30,6 +30,7 @@ from antwort.engine.ports import (
     Progress,
     TextAnnotator,
     ToolContext,
+    ToolDefaults,
     ToolDone,
     WholeTextAnnotator,
 )
@@ -73,7 +74,7 @@ class RealEchoCall(EchoCall):
         return {**self.item, "status": "completed", "queries": [self._query], "results": found}
 
 
-class PreparedEcho:
+class PreparedEcho(ToolDefaults):
     """The calls of one response."""
 
     reads_files = False
@@ -89,7 +90,7 @@ class PreparedEcho:
         self._tool = tool
         self._calls: list[RealEchoCall] = []
 
-    async def open(self, name: str, call_id: str) -> HostedCall:
+    async def open(self, name: str, call_id: str, arguments: str) -> HostedCall:
         if "vs_broken" in self._tool.vector_store_ids:
             raise RuntimeError("a secret of the provider's")
         if self._calls and "vs_one_call" in self._tool.vector_store_ids:

@@ -20,26 +20,29 @@ from antwort.engine.compaction.plan import CompactionPlan
 from antwort.engine.declared.tools import DeclaredTool, declare
 from antwort.engine.hosted_tools import HostedTool, HostedTools
 from antwort.engine.ports import (
+    CallDefaults,
     Finished,
     FunctionSpec,
     HostedCall,
     ModelFault,
     ModelRequest,
+    NextItem,
     Piece,
     PreparedTool,
     Progress,
     TextAnnotator,
     ToolContext,
+    ToolDefaults,
     ToolDone,
     WholeTextAnnotator,
 )
-from antwort.engine.turn import Ask, Count, Emit, NextPiece, Open, Run, TurnLoop
+from antwort.engine.turn import Ask, Continue, Count, Emit, NextPiece, Open, Run, TurnLoop
 from antwort.models.tokens import estimate_request
 
 T = TypeVar("T")
 
 
-class EchoCall:
+class EchoCall(CallDefaults):
     """A hosted call that answers with its own arguments."""
 
     def __init__(self, identifier: str) -> None:
@@ -67,7 +70,7 @@ class EchoCall:
         return ToolDone({**self.item, "status": "failed"}, reason)
 
 
-class EchoTools:
+class EchoTools(ToolDefaults):
     """A tool registry that hosts `file_search` and nothing else; it is its own prepared tool."""
 
     reads_files = False
@@ -96,7 +99,7 @@ class EchoTools:
         finally:
             self.leases -= 1
 
-    async def open(self, name: str, call_id: str) -> HostedCall:
+    async def open(self, name: str, call_id: str, arguments: str) -> HostedCall:
         self.opened += 1
         return EchoCall(f"fs_{self.opened}")
 
@@ -139,7 +142,12 @@ class TurnRunner:
         check_tool_types(tools, self.tools)
         hosted = prepared(tools, self.tools)
         self._hosted = HostedTools(
-            {i: HostedTool("file_search", tool, tuple(tool.specs), tool.reads_files) for i, tool in hosted.items()}
+            {
+                i: HostedTool(
+                    "file_search", tool, tuple(tool.specs), tool.reads_files, tool.is_client_run, tool.is_written_whole
+                )
+                for i, tool in hosted.items()
+            }
         )
         visible = read_input(parsed.input) if history is None else list(history)
         self.turn = TurnLoop(
@@ -171,9 +179,9 @@ class TurnRunner:
                         result = pieces.pop(0)
                     case NextPiece():
                         result = pieces.pop(0)
-                    case Open(name, call_id, tool_index, output_index):
-                        result = run_now(self._hosted.open(tool_index, name, call_id, output_index))
-                    case Run():
+                    case Open(call, tool_index):
+                        result = run_now(self._hosted.open(tool_index, call))
+                    case Run() | Continue():
                         result = self._run_call(command)
                     case Emit(events, step):
                         self._emit(*events)
@@ -182,10 +190,11 @@ class TurnRunner:
         except StopIteration as stop:
             return stop.value
 
-    def _run_call(self, command: Run) -> ToolDone:
-        self.transactions.append(([], command.step))
-        self.ran.append(command.call_id)
-        while not isinstance(step := run_now(command.call.next_step()), ToolDone):
+    def _run_call(self, command: Run | Continue) -> NextItem | ToolDone:
+        if isinstance(command, Run):
+            self.transactions.append(([], command.step))
+            self.ran.append(command.call_id)
+        while isinstance(step := run_now(command.call.next_step()), ToolProgress):
             self._emit(step)
         return step
 

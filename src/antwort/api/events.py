@@ -209,7 +209,8 @@ class ToolProgress(Struct, kw_only=True):
     """
 
     type: str
-    item_id: str
+    item_id: str | None
+    """None for an event without it."""
     output_index: int
     fields: dict[str, Any] = field(default_factory=dict[str, Any])
     sequence_number: int = -1
@@ -238,6 +239,8 @@ def to_json(event: AnyEvent) -> bytes:
     """The event's JSON."""
     if isinstance(event, ToolProgress):
         plain = msgspec.to_builtins(event)
+        if event.item_id is None:
+            del plain["item_id"]
         return msgspec.json.encode(plain | plain.pop("fields"))
     return msgspec.json.encode(event)
 

@@ -42,9 +42,13 @@ class ClientSide:
 
 @dataclass(frozen=True)
 class ServerSide:
-    """The server runs the call. `tool_index` is the index of the tool in the declared tools."""
+    """A provider has the call. `tool_index` is the index of the tool in the declared tools."""
 
     tool_index: int
+    is_client_run: bool = False
+    """The provider only translates: the client runs the call."""
+    is_written_whole: bool = False
+    """The call begins when its arguments are complete."""
 
 
 FunctionOwner: TypeAlias = ClientSide | ServerSide
@@ -65,8 +69,8 @@ class Offer:
     names: ToolNames = field(default_factory=ToolNames)
 
     def client_only(self) -> Offer:
-        """Without the hosted functions, once `max_tool_calls` is reached."""
-        specs = tuple(spec for spec in self.specs if isinstance(self.owner[spec.name], ClientSide))
+        """Without the functions that the server runs, once `max_tool_calls` is reached."""
+        specs = tuple(spec for spec in self.specs if is_run_by_client(self.owner[spec.name]))
         return replace(self, specs=specs, choice="auto" if specs else "none", demanded=frozenset())
 
     def with_auto_choice(self) -> Offer:
@@ -95,11 +99,22 @@ class Offer:
         return f"'{name}'"
 
 
+def is_run_by_client(owner: FunctionOwner) -> bool:
+    """Whether the client runs the calls of a function."""
+    return isinstance(owner, ClientSide) or owner.is_client_run
+
+
 class HasSpecs(Protocol):
     """A prepared tool, as far as the offer needs it."""
 
     @property
     def specs(self) -> Sequence[FunctionSpec]: ...
+
+    @property
+    def is_client_run(self) -> bool: ...
+
+    @property
+    def is_written_whole(self) -> bool: ...
 
 
 def is_hosted(declared: DeclaredTool) -> bool:
@@ -272,7 +287,8 @@ def _offered(
         spec = FunctionSpec(TOOL_SEARCH, tool.description, tool.parameters)
         owner = ClientSide(is_custom=False, name=TOOL_SEARCH, is_search=True)
         return [spec] if tool.is_client_side else [], owner
-    return prepared[index].specs, ServerSide(index)
+    hosted = prepared[index]
+    return hosted.specs, ServerSide(index, hosted.is_client_run, hosted.is_written_whole)
 
 
 def _namespaced(declared: DeclaredTool, names: ToolNames, *, is_first: bool) -> tuple[FunctionSpec, FunctionOwner]:

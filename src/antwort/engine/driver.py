@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from antwort.api.events import FINAL_EVENTS, AnyEvent, ResponseInProgress
+from antwort.api.events import FINAL_EVENTS, AnyEvent, ResponseInProgress, ToolProgress
 from antwort.api.responses import Response
 from antwort.engine.checkpoint.steps import Step, encode_step
 from antwort.engine.context import Context
@@ -27,7 +27,7 @@ from antwort.engine.event_buffer import EventBuffer, Frame
 from antwort.engine.hosted_tools import HostedTools
 from antwort.engine.ports import CallNotRecorded, Finished, Model, ModelFault, ModelRequest, Piece, ToolDone
 from antwort.engine.stores import Owner, ResponseNotStored, ResponseTakenOver, Store, StoredStep, StoreFault
-from antwort.engine.turn import Ask, Cancelled, Command, Count, Emit, NextPiece, Open, Run, TurnLoop
+from antwort.engine.turn import Ask, Cancelled, Command, Continue, Count, Emit, NextPiece, Open, Run, TurnLoop
 from antwort.telemetry import ToolCallSpan
 
 _logger = logging.getLogger(__name__)
@@ -133,15 +133,14 @@ class ResponseRun:
                     result = None
                     if isinstance(command, Emit):
                         self._pending.extend(command.events)
-                    elif not isinstance(command, Run):
+                    elif not isinstance(command, (Run, Continue)):
                         result = await self._execute(command)
-                    elif (result := await self._record(command.step)) is None:
-                        self._run, self._span = command, ToolCallSpan(command.name, command.call_id)
-                        while not isinstance(step := await command.call.next_step(), ToolDone):
+                    elif (result := await self._begin_run(command)) is None:
+                        while isinstance(step := await command.call.next_step(), ToolProgress):
                             # A reported end is stored together with the result, or not at all.
                             self.event_buffer.is_holding = step.type.endswith(_ENDS)
                             yield self._numbered(step)
-                        result = await self._end_run(step)
+                        result = await self._end_run(step) if isinstance(step, ToolDone) else step
                     while self._pending:
                         event = self._numbered(self._pending.popleft())
                         if isinstance(event, FINAL_EVENTS):
@@ -184,7 +183,7 @@ class ResponseRun:
 
     async def _execute(self, command: Count | Ask | NextPiece | Open) -> object:
         if isinstance(command, Open):
-            return await self.tools.open(command.tool_index, command.name, command.call_id, command.output_index)
+            return await self.tools.open(command.tool_index, command.call)
         if isinstance(command, Count):
             return await self._count_tokens(command)
         return await self._next_piece(command)
@@ -225,6 +224,14 @@ class ResponseRun:
                 await pieces.aclose()
             except Exception:  # code of a model that is not needed any more
                 _logger.exception("a model could not be closed")
+
+    async def _begin_run(self, command: Run | Continue) -> CallNotRecorded | None:
+        """Before a call is run: its step is stored. The fault if it is not."""
+        if isinstance(command, Continue):
+            return None
+        if (fault := await self._record(command.step)) is None:
+            self._run, self._span = command, ToolCallSpan(command.name, command.call_id)
+        return fault
 
     async def _end_run(self, done: ToolDone | None) -> ToolDone | None:
         if self._run is not None and self._span is not None:

@@ -232,6 +232,7 @@ class Engine:
             ),
             compaction=plan,
         )
+        turn.opening = hosted.opening()
         if checkpoint is not None:
             turn.restore(checkpoint)
         return ResponseRun(
@@ -288,7 +289,14 @@ class Engine:
     async def _prepare_tool(self, tool: ToolDeclaration, param: str, context: ToolContext) -> HostedTool:
         try:
             prepared = await self.tools.prepare(tool, param, context)
-            return HostedTool(tool_type(tool), prepared, tuple(prepared.specs), prepared.reads_files)
+            return HostedTool(
+                tool_type(tool),
+                prepared,
+                tuple(prepared.specs),
+                reads_files=prepared.reads_files,
+                is_client_run=prepared.is_client_run,
+                is_written_whole=prepared.is_written_whole,
+            )
         except (ApiError, StoreFault):
             raise
         except Exception as error:  # code of a provider

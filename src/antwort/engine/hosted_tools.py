@@ -15,7 +15,18 @@ from antwort.api.events import ToolProgress
 from antwort.api.ids import Prefix, new_id
 from antwort.api.items import Annotation, Raw
 from antwort.api.tools import tool_family
-from antwort.engine.ports import FunctionSpec, HostedCall, PreparedTool, Progress, TextAnnotator, ToolDone
+from antwort.engine.ports import (
+    CallRefused,
+    FunctionSpec,
+    HostedCall,
+    NextItem,
+    OpeningItem,
+    PreparedTool,
+    Progress,
+    TextAnnotator,
+    ToolDone,
+    WholeCall,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -28,6 +39,8 @@ _ID_PREFIXES: dict[str, Prefix] = {
     "file_search": "fs_",
     "web_search": "ws_",
     "shell": "sh_",
+    "local_shell": "lsh_",
+    "apply_patch": "apc_",
     "mcp": "mcp_",
 }
 
@@ -42,12 +55,21 @@ def guard(tool_type: str, action: str) -> Generator[None]:
 
 
 class HostedTool(NamedTuple):
-    """A prepared tool. `specs` and `reads_files` are provider code, so they are read once, when errors are handled."""
+    """A prepared tool. Its properties are provider code, so they are read once, when errors are handled."""
 
     type: str
     prepared: PreparedTool
     specs: tuple[FunctionSpec, ...]
-    reads_files: bool
+    reads_files: bool = False
+    is_client_run: bool = False
+    is_written_whole: bool = False
+
+
+class Opening(NamedTuple):
+    """What a response begins with before the model is asked."""
+
+    items: Sequence[OpeningItem] = ()
+    calls: Sequence[WholeCall] = ()
 
 
 class HostedTools:
@@ -56,18 +78,34 @@ class HostedTools:
     def __init__(self, tools: Mapping[int, HostedTool]) -> None:
         self._tools = tools
 
-    async def open(self, tool_index: int, name: str, call_id: str, output_index: int) -> GuardedCall:
-        """Begin a call. One that cannot begin has an item all the same, and fails when it is run."""
+    def opening(self) -> Opening:
+        """What the tools have the response begin with."""
+        opening_items: list[OpeningItem] = []
+        calls: list[WholeCall] = []
+        for tool_type, tool, *_ in self._tools.values():
+            with guard(tool_type, "open a response"):
+                for opened in tool.opening_items():
+                    _check_item(opened.begun)
+                    _check_item(opened.done)
+                    opening_items.append(opened)
+                calls += tool.opening_calls()
+        return Opening(opening_items, calls)
+
+    async def open(self, tool_index: int, call: WholeCall) -> GuardedCall | str:
+        """Begin a call; or why the tool refuses it. One that cannot begin has an item all the same, and fails."""
         tool_type, tool, *_ = self._tools[tool_index]
         with guard(tool_type, "begin a call"):
-            call = await tool.open(name, call_id)
-            item = {**call.item}
+            try:
+                opened = await tool.open(call.name, call.call_id, call.arguments)
+            except CallRefused as refused:
+                return refused.reason
+            item = {**opened.item}
             _check_item(item)
-            return GuardedCall(tool_type, output_index, item, call)
+            return GuardedCall(tool_type, item, opened)
         family = tool_family(tool_type)
         identifier = new_id(_ID_PREFIXES.get(family, "fc_"))
         item = {"id": identifier, "type": f"{family}_call", "status": "in_progress"}
-        return GuardedCall(tool_type, output_index, item, None, error=_NOT_STARTED)
+        return GuardedCall(tool_type, item, None, error=_NOT_STARTED)
 
     def annotator(self) -> GuardedAnnotator:
         """Finds the citations of all tools in one text of the model."""
@@ -120,14 +158,16 @@ class GuardedAnnotator:
 class GuardedCall:
     """A hosted call under a guard: one that raised in any method has failed, and is not run."""
 
-    def __init__(self, tool_type: str, output_index: int, item: Raw, call: HostedCall | None, error: str = "") -> None:
+    def __init__(self, tool_type: str, item: Raw, call: HostedCall | None, error: str = "") -> None:
         self.item = item
-        self.output_index = output_index
+        """The item that is open now."""
+        self.output_index = -1
+        """Of that item. The turn sets it when it begins the item."""
         self._tool_type = tool_type
         self._call = call
         self._error = error
         """Why the call has failed, for the model; empty while nothing has."""
-        self._steps: AsyncIterator[Progress | ToolDone] | None = None
+        self._steps: AsyncIterator[Progress | NextItem | ToolDone] | None = None
 
     def started_events(self) -> list[ToolProgress]:
         if self._call is not None:
@@ -143,8 +183,8 @@ class GuardedCall:
             self._error = _FAILED
         return []
 
-    async def next_step(self) -> ToolProgress | ToolDone:
-        """Run the call up to its next event, or to its end."""
+    async def next_step(self) -> ToolProgress | NextItem | ToolDone:
+        """Run the call up to its next event or item, or to its end."""
         if self._call is not None and not self._error:
             with guard(self._tool_type, "run a call"):
                 if self._steps is None:
@@ -152,6 +192,11 @@ class GuardedCall:
                 async for step in self._steps:
                     if isinstance(step, ToolDone):
                         _check_item(step.item)
+                        return step
+                    if isinstance(step, NextItem):
+                        _check_item(step.done)
+                        _check_item(step.begun)
+                        self.item = {**step.begun}
                         return step
                     return self._event(step)
                 self._error = _NO_RESULT
@@ -172,7 +217,8 @@ class GuardedCall:
                 await cast("AsyncGenerator[object]", steps).aclose()
 
     def _event(self, step: Progress) -> ToolProgress:
-        return ToolProgress(type=step.type, item_id=self.item["id"], output_index=self.output_index, fields=step.fields)
+        item_id = self.item["id"] if step.has_item_id else None
+        return ToolProgress(type=step.type, item_id=item_id, output_index=self.output_index, fields=step.fields)
 
 
 def _check_item(item: Mapping[str, Any]) -> None:

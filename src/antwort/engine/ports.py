@@ -289,6 +289,18 @@ class Progress(Struct, frozen=True):
 
     type: str
     fields: dict[str, Any] = field(default_factory=dict[str, Any])
+    has_item_id: bool = True
+    """Whether the event has the `item_id` of the call; that of a command of the shell has not."""
+
+
+class NextItem(Struct, frozen=True):
+    """The item of a hosted call ends, and the call continues with another item: `shell_call`, `shell_call_output`.
+
+    What the call reports afterwards belongs to the item that has begun.
+    """
+
+    done: dict[str, Any]
+    begun: dict[str, Any]
 
 
 class ToolDone(Struct, frozen=True):
@@ -301,6 +313,33 @@ class ToolDone(Struct, frozen=True):
     text: str
     web_requests: int = 0
     """Requests to a search engine that the call made, for `tool_usage`."""
+    awaits_client: bool = False
+    """The client has to act: it runs the call, or approves it. The response ends with the reply of the model, and the
+    model reads of the call in the next one only."""
+
+
+class CallRefused(Exception):
+    """A call cannot begin. It gets no item: the model reads the reason as its output, and is asked again."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class OpeningItem(Struct, frozen=True):
+    """An item that a response begins with, before the model is asked, such as `mcp_list_tools`."""
+
+    begun: dict[str, Any]
+    events: Sequence[Progress]
+    done: dict[str, Any]
+
+
+class WholeCall(Struct, frozen=True):
+    """A call with all of its arguments, as a model writes it."""
+
+    name: str
+    call_id: str
+    arguments: str
 
 
 class ToolContext(Struct, frozen=True, kw_only=True):
@@ -341,13 +380,20 @@ class HostedCall(Protocol):
         """Take the next part of the arguments, as the model writes them; the events of it."""
         ...
 
-    def run(self) -> AsyncIterator[Progress | ToolDone]:
+    def run(self) -> AsyncIterator[Progress | NextItem | ToolDone]:
         """Run the call, once the arguments are complete; the last value is `ToolDone`."""
         ...
 
     def failed(self, reason: str) -> ToolDone:
-        """The end of a call that could not be run. Changes nothing: the call may be run afterwards."""
+        """The end of a call that could not be run: of its item, or of the one that `NextItem` began.
+
+        Changes nothing: the call may be run afterwards.
+        """
         ...
+
+
+class CallDefaults:
+    """The rest of a `HostedCall` that shares nothing with other calls."""
 
 
 class TextAnnotator(Protocol):
@@ -389,8 +435,29 @@ class PreparedTool(Protocol):
         """Whether its calls can read the files of the history, including those that the model cannot be shown."""
         ...
 
-    async def open(self, name: str, call_id: str) -> HostedCall:
-        """Begin a call of one of the functions."""
+    @property
+    def is_client_run(self) -> bool:
+        """Whether the client runs its calls: these have no effect here, and `max_tool_calls` does not count them."""
+        ...
+
+    @property
+    def is_written_whole(self) -> bool:
+        """Whether a call begins only when its arguments are complete, because its first item depends on them."""
+        ...
+
+    def opening_items(self) -> Sequence[OpeningItem]:
+        """The items that the response begins with, without those that the output has already."""
+        ...
+
+    def opening_calls(self) -> Sequence[WholeCall]:
+        """The calls that run before the model is asked, such as those that the client has approved."""
+        ...
+
+    async def open(self, name: str, call_id: str, arguments: str) -> HostedCall:
+        """Begin a call of one of the functions; `CallRefused` if the model is to make it again.
+
+        `arguments` is empty where calls are not written whole. In both cases `HostedCall.write` gets the arguments.
+        """
         ...
 
     def annotator(self) -> TextAnnotator:
@@ -400,6 +467,19 @@ class PreparedTool(Protocol):
     def lease(self) -> AbstractContextManager[object]:
         """Entered before the first event and left after the last: holds the resources that the calls share."""
         ...
+
+
+class ToolDefaults:
+    """The rest of a `PreparedTool` whose calls run on the server while the model writes nothing else."""
+
+    is_client_run: bool = False
+    is_written_whole: bool = False
+
+    def opening_items(self) -> Sequence[OpeningItem]:
+        return ()
+
+    def opening_calls(self) -> Sequence[WholeCall]:
+        return ()
 
 
 class ToolRegistry(Protocol):

@@ -5,8 +5,9 @@
     Count(request)        ->  int           the input tokens of a request
     Ask(request)          ->  Piece         send a request to the model; the first piece of its reply
     NextPiece()           ->  Piece         the next piece; `Finished` is the last
-    Open(name, …)         ->  GuardedCall   the item of a hosted call begins
+    Open(call, …)         ->  GuardedCall   begin a hosted call; or a text: why the tool refuses it
     Run(call, …)          ->  ToolDone      the reply is complete: run the call, emit its progress events
+    Continue(call)        ->  ToolDone      run it further, after a `NextItem` in place of its end
     Emit(events)          ->  None          send events to the client
 
 `Run` and some `Emit` carry a `Step` of the checkpoint: that of `Run` must be durable before the call is run, that of
@@ -48,11 +49,19 @@ from antwort.api.token_estimate import estimate_item
 from antwort.engine.checkpoint.log import StepLog
 from antwort.engine.checkpoint.replies import restore_reply, save_reply
 from antwort.engine.checkpoint.state import Checkpoint
-from antwort.engine.checkpoint.steps import BegunCall, EndedCall, HistoryEntry, SavedCompaction, Step, Totals
-from antwort.engine.classify import ClientSide, Offer, ServerSide
+from antwort.engine.checkpoint.steps import (
+    BegunCall,
+    EndedCall,
+    HistoryEntry,
+    SavedCompaction,
+    SavedReply,
+    Step,
+    Totals,
+)
+from antwort.engine.classify import ClientSide, Offer, is_run_by_client
 from antwort.engine.compaction.compactor import Compacted, Compactor, SummaryReply
 from antwort.engine.compaction.plan import CompactionPlan
-from antwort.engine.hosted_tools import GuardedCall
+from antwort.engine.hosted_tools import GuardedCall, Opening
 from antwort.engine.output_builder import OpenCall, OutputBuilder
 from antwort.engine.ports import (
     CallNotRecorded,
@@ -61,10 +70,13 @@ from antwort.engine.ports import (
     Finished,
     ModelFault,
     ModelRequest,
+    NextItem,
+    OpeningItem,
     Piece,
     RefusalPiece,
     TextPiece,
     ToolDone,
+    WholeCall,
 )
 from antwort.engine.reply.calls import WrittenCall
 from antwort.engine.reply.demand import CallDemand
@@ -108,10 +120,8 @@ class NextPiece:
 class Open:
     """Begin a call of a hosted function. `tool_index` is the index of its tool in `tools`."""
 
-    name: str
-    call_id: str
+    call: WholeCall
     tool_index: int
-    output_index: int
 
 
 @dataclass(frozen=True)
@@ -125,6 +135,13 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Continue:
+    """Run a call further, behind the item that it has begun."""
+
+    call: GuardedCall
+
+
+@dataclass(frozen=True)
 class Emit:
     """Send events to the client."""
 
@@ -132,7 +149,7 @@ class Emit:
     step: Step | None = None
 
 
-Command: TypeAlias = Count | Ask | NextPiece | Open | Run | Emit
+Command: TypeAlias = Count | Ask | NextPiece | Open | Run | Continue | Emit
 Commands: TypeAlias = Generator[Command, Any, None]
 
 
@@ -169,6 +186,8 @@ class TurnLoop:
         self._max_turns = max_turns
         self._output = output or OutputBuilder()
         self._compaction = compaction or CompactionPlan()
+        self.opening = Opening()
+        """What the response begins with."""
         if self._compaction.is_upstream_triggered:  # the reply is a compaction, and no call
             self._offer = offer.with_auto_choice()
         self._transcript = list(self._compaction.transcript)
@@ -220,6 +239,8 @@ class TurnLoop:
             assert self._compaction.compactor is not None  # noqa: S101 - checked when the response was prepared
             yield from self._compact(self._compaction.compactor, is_last=True)
             return self._completed()
+        if reply is None:
+            yield from self._open_response()
         while reply is not None or self._totals.turns < self._max_turns:
             if reply is None:
                 yield from self._compact_above_threshold()
@@ -227,7 +248,7 @@ class TurnLoop:
             finished = yield from self._end_reply(reply)
             if reply.is_cut:
                 return self._incomplete("max_output_tokens" if finished.reason == "length" else "content_filter")
-            if reply.has_client_calls or not (reply.calls or reply.is_asked_again):
+            if reply.awaits_client or not (reply.calls or reply.is_asked_again):
                 yield from self._compact_above_threshold(finished.usage)
                 return self._completed()
             if (left := self._tokens_left()) is not None and left < _MIN_OUTPUT_TOKENS:
@@ -271,8 +292,14 @@ class TurnLoop:
             return None
         key, interrupted = reply.key_of(call), hosted.failed(_INTERRUPTED)
         begun = BegunCall(key, interrupted.item, interrupted.text)
-        saved, reply.is_saved = None if reply.is_saved else save_reply(reply), True
-        return self._complete(Step(self._totals, begun=begun, reply=saved), call.output_index)
+        return self._complete(Step(self._totals, begun=begun, reply=self._unsaved(reply)), call.output_index)
+
+    def _unsaved(self, reply: ReplyQueue) -> SavedReply | None:
+        """The reply for the checkpoint, once."""
+        if reply.is_saved or not self._log.is_kept:
+            return None
+        reply.is_saved = True
+        return save_reply(reply)
 
     # ── start and end of the response ────────────────────────────────────────────────────────────────────────────────
 
@@ -334,6 +361,31 @@ class TurnLoop:
         ]
         self.response.usage = self._totals.usage
 
+    def _open_response(self) -> Commands:
+        """Emit the items that the response begins with, and run the calls that the client has approved."""
+        yield from self._emit_opening(self.opening.items)
+        if not self.opening.calls:
+            return
+        reply = ReplyQueue(first_index=self._output.next_index, finished=Finished("calls"), has_accepted_call=True)
+        for key, whole in enumerate(self.opening.calls):
+            call = WrittenCall(whole.name, whole.call_id, self._offer.owner.get(whole.name))
+            call.refusal = "" if call.owner else f"There is no tool '{call.name}'."
+            call.feed(whole.arguments)
+            self._totals.hosted_calls += call.is_hosted
+            reply.add_call(CallPiece(key), call)
+        self.opening = Opening()
+        yield from self._end_reply(reply)
+
+    def _emit_opening(self, opened: Sequence[OpeningItem]) -> Commands:
+        for one in opened:
+            index, item_id = self._output.next_index, one.begun["id"]
+            begun = self._output.begin(one.begun)
+            progress = [
+                wire.ToolProgress(type=step.type, item_id=item_id, output_index=index, fields=step.fields)
+                for step in one.events
+            ]
+            yield Emit([begun, *progress, self._output.end(index, one.done)], self._complete(Step(self._totals)))
+
     # ── the model ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _read_reply(self) -> Generator[Command, Any, ReplyQueue]:
@@ -358,7 +410,7 @@ class TurnLoop:
         written = range(reply.first_index, self._output.next_index)
         entries: list[HistoryEntry] = [at for at in written if self._output.output[at]["type"] in _REPLAYED_TYPES]
         entries += [{"role": "assistant", "content": dropped}] if dropped else []
-        made = [call for call in reply.calls.values() if not call.is_client_side]
+        made = [call for call in reply.calls.values() if not (call.is_client_side or call.awaits_client)]
         entries += [call.as_function_call().raw for call in made]
         entries += [call.as_output().raw for call in made]  # behind all calls
         entries += [item.raw for item in self._demand.repeat(self._offer, reply)] if is_missed else []
@@ -495,6 +547,8 @@ class TurnLoop:
         while reply.waiting:
             first = reply.waiting[0]
             if isinstance(first, WrittenCall):
+                if not reply.may_begin(first):
+                    return
                 if not (reply.is_cut and first.is_hosted and not first.is_begun):  # a call that will not run
                     yield from self._begin_call(first)
                     if not reply.may_end(first):
@@ -520,10 +574,10 @@ class TurnLoop:
                 call.refusal = f"Tool '{call.name}' must not be called in this response. Answer without it."
             case None:
                 call.refusal = f"There is no tool '{call.name}'."
-            case ServerSide() if not self._may_run_more():
+            case owner if not (is_run_by_client(owner) or self._may_run_more()):
                 call.refusal = "No more tool calls are allowed in this response. Answer with what you have."
             case owner:
-                self._totals.hosted_calls += isinstance(owner, ServerSide)
+                self._totals.hosted_calls += not is_run_by_client(owner)
                 reply.has_accepted_call = True
         return call
 
@@ -535,9 +589,9 @@ class TurnLoop:
         yield Emit(self._output.close())
         if call.refusal or call.owner is None:
             return
-        call.output_index = index = self._output.next_index
         if isinstance(call.owner, ClientSide):
             owner = call.owner
+            call.output_index = index = self._output.next_index
             opened = OpenCall(
                 index,
                 name=owner.name,
@@ -549,9 +603,16 @@ class TurnLoop:
             self._open_call = call
             yield Emit([self._output.begin(opened.item()), *call.begin(opened)])
         else:
-            command = Open(call.name, call.call_id, call.owner.tool_index, index)
-            hosted = cast("GuardedCall", (yield command))
+            arguments = call.arguments if call.is_written_whole else ""
+            hosted = cast(
+                "GuardedCall | str",
+                (yield Open(WholeCall(call.name, call.call_id, arguments), call.owner.tool_index)),
+            )
+            if isinstance(hosted, str):
+                call.refusal = hosted
+                return
             self._open_call = call
+            call.output_index = hosted.output_index = self._output.next_index
             yield Emit([self._output.begin(hosted.item), *hosted.started_events(), *call.begin(hosted)])
 
     def _end_call(self, call: WrittenCall, reply: ReplyQueue) -> Commands:
@@ -563,13 +624,26 @@ class TurnLoop:
         elif call.hosted is not None and reply.is_cut:
             yield Emit(self._interrupt(call, "The reply was cut off before the call was run."))
         elif call.hosted is not None:
-            begun = self._begun_step(reply, call, call.hosted)
-            done = cast("ToolDone", (yield Run(call.hosted, call.name, call.call_id, begun)))
-            call.output = done.text
+            done = yield from self._run_call(call, call.hosted, reply)
+            call.output, call.awaits_client = done.text, done.awaits_client
             event = self._close_call(call, done.item)
             self._count_web_requests(done.web_requests)
-            ended = EndedCall(reply.key_of(call), done.text)
-            yield Emit([event], self._complete(Step(self._totals, ended=ended)))
+            ended = EndedCall(reply.key_of(call), done.text, done.awaits_client)
+            saved = self._unsaved(reply)  # of a call that the client runs: no step precedes it
+            yield Emit([event], self._complete(Step(self._totals, ended=ended, reply=saved)))
+
+    def _run_call(self, call: WrittenCall, hosted: GuardedCall, reply: ReplyQueue) -> Generator[Command, Any, ToolDone]:
+        """Run a call; between two of its items, end the one and begin the other."""
+        has_effect = call.owner is not None and not is_run_by_client(call.owner)
+        begun = self._begun_step(reply, call, hosted) if has_effect else None
+        done = cast("NextItem | ToolDone", (yield Run(hosted, call.name, call.call_id, begun)))
+        while isinstance(done, NextItem):
+            ended = self._output.end(call.output_index, done.done)
+            call.output_index = hosted.output_index = self._output.next_index
+            next_begun = self._output.begin(done.begun)
+            yield Emit([ended, next_begun], self._begun_step(reply, call, hosted))
+            done = cast("NextItem | ToolDone", (yield Continue(hosted)))
+        return done
 
     def _count_web_requests(self, count: int) -> None:
         self._totals.web_requests += count

@@ -24,7 +24,7 @@ from antwort.api.tools import (
 )
 from antwort.engine.classify import ClientSide, Offer, ServerSide, check_choice, check_tool_types, classify
 from antwort.engine.declared.tools import declare
-from antwort.engine.ports import FunctionSpec, MustCall
+from antwort.engine.ports import FunctionSpec, MustCall, ToolDefaults
 
 GRAMMAR = GrammarFormat("regex", "a+")
 TOOLS: list[Any] = [
@@ -197,7 +197,7 @@ def test_a_version_that_is_declared_is_preferred_to_others():
     assert classify(tools, Chosen("web_search_preview"), prepared).choice == MustCall("b")
 
 
-class PreparedSpecs:
+class PreparedSpecs(ToolDefaults):
     """A prepared tool with one function."""
 
     def __init__(self, name: str) -> None:

@@ -240,10 +240,10 @@ class RaisingTools(EchoTools):
         if self._method == "release":
             raise RuntimeError("a secret of the tool's")
 
-    async def open(self, name, call_id):
+    async def open(self, name, call_id, arguments):
         if self._method == "open":
             raise RuntimeError("a secret of the tool's")
-        return await super().open(name, call_id)
+        return await super().open(name, call_id, arguments)
 
 
 @pytest.mark.parametrize("method", ["open", "annotator", "lease", "release"])
@@ -363,7 +363,7 @@ class WatchedTools(EchoTools):
         super().__init__()
         self._on_run = on_run
 
-    async def open(self, name, call_id):
+    async def open(self, name, call_id, arguments):
         return WatchedCall("fs_1", self._on_run)
 
 

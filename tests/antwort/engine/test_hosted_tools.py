@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from fake_echo_provider import PreparedEcho, RealEchoCall
 
+from antwort.api.events import ToolProgress
 from antwort.api.items import FileCitation
 from antwort.api.tools import FileSearchTool
-from antwort.engine.hosted_tools import HostedTool, HostedTools
-from antwort.engine.ports import ToolDone
+from antwort.engine.hosted_tools import GuardedCall, HostedTool, HostedTools
+from antwort.engine.ports import ToolDone, WholeCall
 
 pytestmark = pytest.mark.anyio
 
@@ -103,7 +104,7 @@ class BuggyTool(PreparedEcho):
         if method in self._methods:
             raise Bug
 
-    async def open(self, name, call_id):
+    async def open(self, name, call_id, arguments):
         self._maybe_raise("open")
         self.calls.append(BuggyCall(*self._methods))
         return self.calls[-1]
@@ -125,11 +126,14 @@ def hosted(*tools: BuggyTool) -> HostedTools:
 
 async def run_call(tool: BuggyTool):
     """Run a call to its end: its first item, the types of its events, and its result."""
-    call = await hosted(tool).open(0, "file_search", "call_1", 3)
+    call = await hosted(tool).open(0, WholeCall("file_search", "call_1", ""))
+    assert isinstance(call, GuardedCall)
+    call.output_index = 3
     events = [*call.started_events(), *call.write('{"query": '), *call.write('"apples"}')]
-    while not isinstance(step := await call.next_step(), ToolDone):
+    while isinstance(step := await call.next_step(), ToolProgress):
         events.append(step)
     await call.aclose()
+    assert isinstance(step, ToolDone)
     assert {(event.item_id, event.output_index) for event in events} <= {(call.item["id"], 3)}
     return call.item, [event.type for event in events], step
 

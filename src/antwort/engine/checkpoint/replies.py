@@ -45,6 +45,7 @@ def restore_reply(open_reply: OpenReply, owners: Mapping[str, FunctionOwner]) ->
         if one.key in open_reply.outputs:
             call.output = open_reply.outputs[one.key]
             call.is_begun = True
+            call.awaits_client = one.key in open_reply.awaiting
         elif call.owner is None and not call.refusal:
             call.refusal = f"There is no tool '{call.name}'."
         call.feed(one.arguments)

@@ -8,7 +8,15 @@ from dataclasses import dataclass, field
 import msgspec
 
 from antwort.api.items import Raw
-from antwort.engine.checkpoint.steps import BegunCall, HistoryEntry, SavedCompaction, SavedReply, Totals, decode_step
+from antwort.engine.checkpoint.steps import (
+    BegunCall,
+    EndedCall,
+    HistoryEntry,
+    SavedCompaction,
+    SavedReply,
+    Totals,
+    decode_step,
+)
 from antwort.engine.stores import StoredStep
 
 
@@ -23,6 +31,8 @@ class OpenReply:
     saved: SavedReply
     outputs: dict[int, str] = field(default_factory=dict[int, str])
     """What the model reads of the calls that have ended, by their keys."""
+    awaiting: set[int] = field(default_factory=set[int])
+    """The keys of those that wait for the client."""
     last: int = -1
     """The key of the call that began last. What is before it has been sent."""
 
@@ -86,3 +96,5 @@ def _apply(state: Checkpoint, stored: StoredStep) -> None:
             raise LookupError("a call without a reply")
         state.reply.last = call.key
         state.reply.outputs[call.key] = call.text
+        if isinstance(call, EndedCall) and call.awaits_client:
+            state.reply.awaiting.add(call.key)

@@ -67,11 +67,13 @@ class BegunCall(Struct):
     text: str
 
 
-class EndedCall(Struct):
+class EndedCall(Struct, omit_defaults=True):
     """A hosted call that has ended: its item is the last one of the step, `text` is what the model reads."""
 
     key: int
     text: str
+    awaits_client: bool = False
+    """The client has to act before the model reads of the call."""
 
 
 class SavedCompaction(Struct, omit_defaults=True):

@@ -31,6 +31,8 @@ class WrittenCall:
     output_index: int = -1
     is_begun: bool = False
     is_ended: bool = False
+    awaits_client: bool = False
+    """It has ended, and the client has to act: its output comes with a later request."""
     client_call: OpenCall | None = None
     hosted: GuardedCall | None = None
     _fragments: list[str] = field(default_factory=list[str])
@@ -47,7 +49,7 @@ class WrittenCall:
 
     @property
     def is_hosted(self) -> bool:
-        """Whether the server runs the call."""
+        """Whether a provider has the call."""
         return isinstance(self.owner, ServerSide) and not self.refusal
 
     @property
@@ -57,6 +59,11 @@ class WrittenCall:
     @property
     def arguments(self) -> str:
         return "".join(self._fragments)
+
+    @property
+    def is_written_whole(self) -> bool:
+        """Whether its item begins only when its arguments are complete."""
+        return isinstance(self.owner, ServerSide) and self.owner.is_written_whole
 
     @property
     def is_complete(self) -> bool:

@@ -37,8 +37,9 @@ class ReplyQueue:
         return self.finished is not None and self.finished.reason in ("length", "content_filter")
 
     @property
-    def has_client_calls(self) -> bool:
-        return any(call.is_client_side for call in self.calls.values())
+    def awaits_client(self) -> bool:
+        """Whether a call needs the client: the response ends with this reply."""
+        return any(call.is_client_side or call.awaits_client for call in self.calls.values())
 
     @property
     def has_hosted_calls(self) -> bool:
@@ -58,6 +59,10 @@ class ReplyQueue:
             last.append(piece)
         else:
             self.waiting.append([piece])
+
+    def may_begin(self, call: WrittenCall) -> bool:
+        """Whether the item of the first call can begin: at once, or when the call is written whole."""
+        return self.finished is not None or not call.is_written_whole
 
     def may_end(self, call: WrittenCall) -> bool:
         """Whether the first call is done: at the end of the reply, or where something follows a complete call."""

@@ -17,7 +17,7 @@ from antwort.api.ids import new_id
 from antwort.api.items import CodeInterpreterCall
 from antwort.containers.sandboxes.port import ExecutionResult, Output, SandboxError
 from antwort.engine.partial_json import FieldReader
-from antwort.engine.ports import Progress, ToolDone
+from antwort.engine.ports import CallDefaults, Progress, ToolDone
 from antwort.engine.stores import StoreFault
 from antwort.tools.builtins.codeinterpreter.results import not_run
 from antwort.tools.builtins.codeinterpreter.types import Arguments, BadArguments, read_arguments
@@ -43,7 +43,7 @@ class CodeRunner(Protocol):
         ...
 
 
-class CodeCall:
+class CodeCall(CallDefaults):
     """A call in progress. `unavailable` is the reason why it cannot be run, if that is known from the start."""
 
     def __init__(

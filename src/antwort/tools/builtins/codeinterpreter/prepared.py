@@ -20,7 +20,15 @@ from antwort.containers.containers import Containers, ContainerSpec
 from antwort.containers.registry import container_not_found
 from antwort.containers.sandboxes.port import ExecutionResult, Output, SandboxError, SandboxLost, SandboxRefused
 from antwort.engine.attachments import decode_file_data
-from antwort.engine.ports import FunctionSpec, HostedCall, TextAnnotator, ToolContext, ToolDone, WholeTextAnnotator
+from antwort.engine.ports import (
+    FunctionSpec,
+    HostedCall,
+    TextAnnotator,
+    ToolContext,
+    ToolDefaults,
+    ToolDone,
+    WholeTextAnnotator,
+)
 from antwort.engine.stores import AUTO_CONTAINER, ContainerFileRecord, ContainerRecord, FileStore, StoreFault
 from antwort.tools.builtins.codeinterpreter.attachments import (
     Attachment,
@@ -39,7 +47,7 @@ LIVE_OUTPUT: Final = "antwort:code_interpreter_call.live_output"
 _MAX_DESCRIBED_FILES: Final = 30
 
 
-class PreparedCodeInterpreter:
+class PreparedCodeInterpreter(ToolDefaults):
     """A `PreparedTool`. Without `auto` the request named the container by its id, and no other one is used."""
 
     reads_files = True
@@ -81,8 +89,8 @@ class PreparedCodeInterpreter:
         self._container_replaced = self._record is None
         self._made = {file.path: file for file in made}
 
-    async def open(self, name: str, call_id: str) -> HostedCall:
-        del name, call_id
+    async def open(self, name: str, call_id: str, arguments: str) -> HostedCall:
+        del name, call_id, arguments
         live_output = LIVE_OUTPUT in self._context.include
         try:
             record = await self._container()

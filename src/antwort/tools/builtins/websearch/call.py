@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from msgspec import Struct, field
 
 from antwort.api.ids import new_id
-from antwort.engine.ports import Progress, ToolDone
+from antwort.engine.ports import CallDefaults, Progress, ToolDone
 from antwort.tools.builtins.websearch.results import ShownResult
 from antwort.tools.builtins.websearch.types import (
     BadSearchArguments,
@@ -42,7 +42,7 @@ class SearchRunner(Protocol):
         ...
 
 
-class HostedSearchCall:
+class HostedSearchCall(CallDefaults):
     """A call in progress, of one of the functions."""
 
     def __init__(self, runner: SearchRunner, function: str) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from antwort.engine.ports import HostedCall, TextAnnotator, ToolContext
+from antwort.engine.ports import HostedCall, TextAnnotator, ToolContext, ToolDefaults
 from antwort.tools.builtins.websearch.call import HostedSearchCall, SearchOutcome
 from antwort.tools.builtins.websearch.citations import CitationScanner
 from antwort.tools.builtins.websearch.document_index import Document
@@ -39,7 +39,7 @@ _MAX_KEPT_PAGES: Final = 8
 _NUMBER_RE: Final = re.compile(r"\[?(\d{1,6})\]?")
 
 
-class PreparedWebSearch:
+class PreparedWebSearch(ToolDefaults):
     """A `PreparedTool`. Without `is_live` nothing is requested from the engine or fetched from the web."""
 
     reads_files = False
@@ -73,8 +73,8 @@ class PreparedWebSearch:
             is_live=is_live or engine.is_offline,
         )
 
-    async def open(self, name: str, call_id: str) -> HostedCall:
-        del call_id
+    async def open(self, name: str, call_id: str, arguments: str) -> HostedCall:
+        del call_id, arguments
         return HostedSearchCall(self, name)
 
     def annotator(self) -> TextAnnotator:

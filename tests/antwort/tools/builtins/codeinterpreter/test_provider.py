@@ -66,7 +66,7 @@ async def run_call(call: HostedCall, code: str, *requirements: str) -> ToolDone:
 
 
 async def run_code(tool: PreparedCodeInterpreter, code: str) -> ToolDone:
-    return await run_call(await tool.open("code_interpreter", "call_1"), code)
+    return await run_call(await tool.open("code_interpreter", "call_1", ""), code)
 
 
 def description(tool: PreparedCodeInterpreter) -> str:
@@ -113,7 +113,7 @@ async def test_a_call_without_a_container_has_all_keys_of_its_item(env):
     env.store = WithoutContainers(env.store)
     env.containers = env.restart()
     tool = await prepared(env, message())
-    call = await tool.open("code_interpreter", "call_1")
+    call = await tool.open("code_interpreter", "call_1", "")
     done = await run_call(call, "1")
 
     assert call.item.keys() == done.item.keys() == {"id", "type", "status", "code", "container_id", "outputs"}
@@ -129,7 +129,7 @@ async def test_the_description_lists_expected_and_existing_files(env):
     assert description(tool).endswith("In /mnt/data now: a.csv, b.csv, c.csv.")
 
     await run_code(tool, "open('made.txt', 'w').write('x')")
-    container = (await tool.open("", "")).item["container_id"]
+    container = (await tool.open("", "", "")).item["container_id"]
     again = await prepared(env, history=(given, earlier(container)))
     assert "made.txt" in description(again)
 
@@ -213,7 +213,7 @@ async def test_a_later_response_copies_files_again_after_the_loss_of_the_sandbox
     given = message(inline("b.txt", b"old"))
     tool = await prepared(env, given)
     await run_code(tool, "x = 1")
-    container = (await tool.open("", "")).item["container_id"]
+    container = (await tool.open("", "", "")).item["container_id"]
     await env.sandboxes.kill_all()
     later = await prepared(env, message(), history=(given, earlier(container)))
     assert "restarted" in (await run_code(later, "'x' in globals()")).text  # this call detects the loss
@@ -233,9 +233,9 @@ async def test_a_deleted_auto_container_is_replaced_by_the_next_call(env):
     given = message(inline("a.txt", b"given"))
     tool = await prepared(env, given)
     assert (await run_code(tool, "x = 1")).item["status"] == "completed"
-    late = await tool.open("code_interpreter", "call_2")
+    late = await tool.open("code_interpreter", "call_2", "")
     await env.containers.delete(OWNER, late.item["container_id"])
-    next_one = await tool.open("code_interpreter", "call_3")
+    next_one = await tool.open("code_interpreter", "call_3", "")
     assert next_one.item["container_id"] != late.item["container_id"]
 
     assert "not found" in (await run_call(late, "1")).text
@@ -260,7 +260,7 @@ async def test_a_leased_container_does_not_expire(env):
     named = await prepared(env, tool=CodeInterpreterTool(container_id))
     auto = await prepared(env)
     with named.lease(), auto.lease():
-        call = await auto.open("code_interpreter", "call_1")
+        call = await auto.open("code_interpreter", "call_1", "")
         for _ in range(4):
             env.now += 15 * 60
             await env.containers.touch_used()
@@ -277,14 +277,14 @@ async def test_a_leased_container_does_not_expire(env):
 async def test_a_call_without_a_container_fails_with_the_reason(env):
     context = ToolContext(owner=OWNER, response_id="resp_1", history=[], given=[], include=frozenset())
     tool = await provider(env, max_memory=1).prepare(AUTO, "tools[0]", context)
-    call = await tool.open("code_interpreter", "call_1")
+    call = await tool.open("code_interpreter", "call_1", "")
 
     assert "quota of memory" in (await run_call(call, "1")).text
 
 
 async def test_invalid_requirements_are_refused_and_nothing_runs(env):
     tool = await prepared(env, message())
-    call = await tool.open("code_interpreter", "call_1")
+    call = await tool.open("code_interpreter", "call_1", "")
     done = await run_call(call, "x = 1", "--index-url=x")
 
     assert done.item["status"] == "failed"
