@@ -18,15 +18,17 @@ from antwort.engine.checkpoint.steps import Step
 from antwort.engine.classify import check_tool_types, classify, is_hosted
 from antwort.engine.compaction.plan import CompactionPlan
 from antwort.engine.declared.tools import DeclaredTool, declare
-from antwort.engine.hosted_tools import HostedTool, HostedTools
+from antwort.engine.hosted.guarded import GuardedCall, HostedTool, HostedTools
 from antwort.engine.ports import (
     CallDefaults,
+    CallRefused,
     Finished,
     FunctionSpec,
     HostedCall,
     ModelFault,
     ModelRequest,
     NextItem,
+    OpeningItem,
     Piece,
     PreparedTool,
     Progress,
@@ -34,6 +36,7 @@ from antwort.engine.ports import (
     ToolContext,
     ToolDefaults,
     ToolDone,
+    WholeCall,
     WholeTextAnnotator,
 )
 from antwort.engine.turn import Ask, Continue, Count, Emit, NextPiece, Open, Run, TurnLoop
@@ -60,7 +63,7 @@ class EchoCall(CallDefaults):
         self._arguments += delta
         return []
 
-    async def run(self) -> AsyncIterator[Progress | ToolDone]:
+    async def run(self) -> AsyncIterator[Progress | NextItem | ToolDone]:
         yield Progress("response.file_search_call.searching")
         yield Progress("response.file_search_call.completed")
         done = {**self.item, "status": "completed", "queries": [self._arguments]}
@@ -70,8 +73,40 @@ class EchoCall(CallDefaults):
         return ToolDone({**self.item, "status": "failed"}, reason)
 
 
+class PairCall(EchoCall):
+    """A call whose output is an item of its own, as that of a shell."""
+
+    def __init__(self, identifier: str) -> None:
+        super().__init__(identifier)
+        self._output: dict[str, Any] | None = None
+
+    async def run(self) -> AsyncIterator[Progress | NextItem | ToolDone]:
+        yield Progress("response.shell_call_command.done", {"command": "ls"}, has_item_id=False)
+        done = {**self.item, "status": "completed", "queries": [self._arguments]}
+        self._output = {"id": f"out_{self._id}", "type": "shell_call_output", "status": "completed"}
+        yield NextItem(done, self._output)
+        yield Progress("response.shell_call_output_content.delta", {"delta": {"stdout": "x"}})
+        yield ToolDone({**self._output, "output": []}, f"echo {self._arguments}")
+
+    def failed(self, reason: str) -> ToolDone:
+        return ToolDone({**(self._output or self.item), "status": "failed"}, reason)
+
+
+class ClientRunCall(EchoCall):
+    """A call that the client runs."""
+
+    def started_events(self) -> Sequence[Progress]:
+        return []
+
+    async def run(self) -> AsyncIterator[Progress | ToolDone]:
+        yield ToolDone({**self.item, "status": "completed", "queries": [self._arguments]}, "", awaits_client=True)
+
+
 class EchoTools(ToolDefaults):
     """A tool registry that hosts `file_search` and nothing else; it is its own prepared tool."""
+
+    made: Sequence[dict[str, Any]] = ()
+    """Of a response that is continued: its output so far."""
 
     reads_files = False
     specs: Sequence[FunctionSpec] = (FunctionSpec("file_search", "Search.", {"type": "object", "properties": {}}),)
@@ -104,6 +139,42 @@ class EchoTools(ToolDefaults):
         return EchoCall(f"fs_{self.opened}")
 
 
+class PairTools(EchoTools):
+    """Calls of two items."""
+
+    async def open(self, name: str, call_id: str, arguments: str) -> HostedCall:
+        self.opened += 1
+        return PairCall(f"fs_{self.opened}")
+
+
+class ClientRunTools(EchoTools):
+    """Calls that the client runs. Those with `broken` in their arguments are refused."""
+
+    is_client_run = True
+    is_written_whole = True
+
+    async def open(self, name: str, call_id: str, arguments: str) -> HostedCall:
+        if "broken" in arguments:
+            raise CallRefused("The patch is broken.")
+        self.opened += 1
+        return ClientRunCall(f"fs_{self.opened}")
+
+
+class OpeningTools(EchoTools):
+    """Tools that list themselves, and of which the client has approved two calls."""
+
+    def opening_items(self) -> Sequence[OpeningItem]:
+        if any(item["id"] == "mcpl_1" for item in self.made):
+            return ()
+        listed = {"id": "mcpl_1", "type": "mcp_list_tools", "server_label": "s", "tools": []}
+        return [OpeningItem(listed, [Progress("response.mcp_list_tools.completed")], {**listed, "tools": ["t"]})]
+
+    def opening_calls(self) -> Sequence[WholeCall]:
+        if any(item["type"] == "file_search_call" for item in self.made):
+            return ()
+        return [WholeCall("file_search", f"call_{name}", f'{{"q": "{name}"}}') for name in ("alpha", "beta")]
+
+
 def prepared(tools: Sequence[DeclaredTool], tool: PreparedTool) -> dict[int, PreparedTool]:
     """Every hosted tool of these, prepared as this one."""
     return {index: tool for index, one in enumerate(tools) if is_hosted(one)}
@@ -122,6 +193,7 @@ class TurnRunner:
         max_turns: int = 32,
         compaction: Callable[[Sequence[Item]], CompactionPlan] | None = None,
         history: Sequence[Item] | None = None,
+        tools: Callable[[], EchoTools] | None = None,
     ) -> None:
         self.replies = list(replies)
         self.requests: list[ModelRequest] = []
@@ -134,13 +206,15 @@ class TurnRunner:
         """What a store would have, in order: events, and the step that is stored together with them."""
         self.ran: list[str] = []
         """The ids of the calls that were run."""
-        self.tools = EchoTools()
+        self._started: list[GuardedCall] = []
+        """The calls that were begun beside another, and are not read yet."""
+        self.tools = tools() if tools else EchoTools()
         parsed = decode(msgspec.json.encode({"model": "m", "input": "hi", **request}), CreateResponse)
         check(parsed)
         response = initial_response(parsed, identifier="resp_1", model="m", created_at=1)
-        tools = declare(parsed.tools or ())
-        check_tool_types(tools, self.tools)
-        hosted = prepared(tools, self.tools)
+        declared = declare(parsed.tools or ())
+        check_tool_types(declared, self.tools)
+        hosted = prepared(declared, self.tools)
         self._hosted = HostedTools(
             {
                 i: HostedTool(
@@ -155,11 +229,17 @@ class TurnRunner:
             response,
             upstream_model="m",
             history=visible,
-            offer=classify(tools, response.tool_choice, hosted),
+            offer=classify(declared, response.tool_choice, hosted),
             now=lambda: 2,
             max_turns=max_turns,
             compaction=compaction(visible) if compaction else None,
         )
+
+        self.open_response()
+
+    def open_response(self) -> None:
+        """Have the turn begin with what the tools say. Tools may say less after a crash."""
+        self.turn.opening = self._hosted.opening()
 
     def run(self) -> Response:
         commands = self.turn.run()
@@ -186,15 +266,22 @@ class TurnRunner:
                     case Emit(events, step):
                         self._emit(*events)
                         if step is not None:
-                            self._store_with_last(step)
+                            self._store_together(len(events), step)
         except StopIteration as stop:
             return stop.value
 
     def _run_call(self, command: Run | Continue) -> NextItem | ToolDone:
         if isinstance(command, Run):
             self.transactions.append(([], command.step))
-            self.ran.append(command.call_id)
-        while isinstance(step := run_now(command.call.next_step()), ToolProgress):
+            if self.tools.is_client_run:
+                pass  # nothing runs
+            elif not self._started:
+                self.ran += [one.call_id for one in (command.named, *command.beside)]
+                self._started += [one.call for one in command.beside]
+            else:
+                self._started.remove(command.call)
+        call = command.call
+        while isinstance(step := call.deliver(run_now(call.produce())), ToolProgress):
             self._emit(step)
         return step
 
@@ -211,10 +298,12 @@ class TurnRunner:
             self.events.append(event)
             self.transactions.append(([event], None))
 
-    def _store_with_last(self, step: Step) -> None:
-        together, _ = self.transactions.pop()
-        # As the driver does: a reported end of a call is stored with its result.
-        while self.transactions and any(kind_of(one).endswith(".completed") for one in self.transactions[-1][0]):
+    def _store_together(self, count: int, step: Step) -> None:
+        """As the driver does: the last events are stored in one transaction, together with a step."""
+        together = [event for (event,), _ in self.transactions[-count:]]
+        del self.transactions[-count:]
+        # A reported end of a call is stored with its result.
+        while self.transactions and _reports_end(*self.transactions[-1]):
             together = [*self.transactions.pop()[0], *together]
         self.transactions.append((together, step))
 
@@ -224,6 +313,10 @@ class TurnRunner:
 
     def history(self) -> list[Item]:
         return list(self.requests[-1].items)
+
+
+def _reports_end(events: Sequence[AnyEvent], step: Step | None) -> bool:
+    return step is None and any(kind_of(one).endswith(".completed") for one in events)
 
 
 def run_now(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -261,6 +354,8 @@ def check_grammar(events: Sequence[AnyEvent], *, is_continued: bool = False) -> 
                 open_items[index] = item["id"]
             case wire.OutputItemDone(output_index=index, item=item):
                 assert open_items.pop(index) == item["id"]
+            case ToolProgress(item_id=None):
+                assert event.output_index in open_items
             case ToolProgress() | wire._ItemProgress():
                 assert open_items[event.output_index] == event.item_id
             case _:

@@ -99,9 +99,9 @@ class Offer:
         return f"'{name}'"
 
 
-def is_run_by_client(owner: FunctionOwner) -> bool:
-    """Whether the client runs the calls of a function."""
-    return isinstance(owner, ClientSide) or owner.is_client_run
+def is_run_by_client(owner: FunctionOwner | None) -> bool:
+    """Whether the client runs the calls of a function. Nobody runs those without an owner."""
+    return isinstance(owner, ClientSide) or (owner is not None and owner.is_client_run)
 
 
 class HasSpecs(Protocol):

@@ -24,11 +24,11 @@ from antwort.api.responses import Response
 from antwort.engine.checkpoint.steps import Step, encode_step
 from antwort.engine.context import Context
 from antwort.engine.event_buffer import EventBuffer, Frame
-from antwort.engine.hosted_tools import HostedTools
-from antwort.engine.ports import CallNotRecorded, Finished, Model, ModelFault, ModelRequest, Piece, ToolDone
+from antwort.engine.hosted.guarded import HostedTools
+from antwort.engine.hosted.running import RunningCalls
+from antwort.engine.ports import CallNotRecorded, Finished, Model, ModelFault, ModelRequest, Piece
 from antwort.engine.stores import Owner, ResponseNotStored, ResponseTakenOver, Store, StoredStep, StoreFault
 from antwort.engine.turn import Ask, Cancelled, Command, Continue, Count, Emit, NextPiece, Open, Run, TurnLoop
-from antwort.telemetry import ToolCallSpan
 
 _logger = logging.getLogger(__name__)
 
@@ -101,8 +101,7 @@ class ResponseRun:
         self._sent = 0
         self._next_step = 0
         self._pieces: AsyncIterator[Piece] | None = None
-        self._run: Run | None = None
-        self._span: ToolCallSpan | None = None
+        self._running = RunningCalls()
 
     def continue_at(self, sequence: int, step: int) -> None:
         """Continue a stored response: the numbers of its next event, and of the next step of its checkpoint."""
@@ -136,17 +135,17 @@ class ResponseRun:
                     elif not isinstance(command, (Run, Continue)):
                         result = await self._execute(command)
                     elif (result := await self._begin_run(command)) is None:
-                        while isinstance(step := await command.call.next_step(), ToolProgress):
+                        while isinstance(step := await self._running.next_step(command.call), ToolProgress):
                             # A reported end is stored together with the result, or not at all.
                             self.event_buffer.is_holding = step.type.endswith(_ENDS)
                             yield self._numbered(step)
-                        result = await self._end_run(step) if isinstance(step, ToolDone) else step
+                        result = step
                     while self._pending:
                         event = self._numbered(self._pending.popleft())
                         if isinstance(event, FINAL_EVENTS):
                             await self._settle_at(event)
-                        if isinstance(command, Emit) and not self._pending:
-                            self._note(command.step)
+                        if isinstance(command, Emit):
+                            self._note_with(command)
                         yield event
                         await self._write_in_progress(event)
             except BaseException:
@@ -175,7 +174,7 @@ class ResponseRun:
 
     async def _close(self) -> None:
         await self._close_pieces()
-        await self._end_run(None)
+        await self._running.aclose()
         if not self._is_settled and not self.server_stopping and not self.is_taken_over:
             await _shielded(self._settle(*self._final_events))
 
@@ -226,23 +225,23 @@ class ResponseRun:
                 _logger.exception("a model could not be closed")
 
     async def _begin_run(self, command: Run | Continue) -> CallNotRecorded | None:
-        """Before a call is run: its step is stored. The fault if it is not."""
-        if isinstance(command, Continue):
-            return None
-        if (fault := await self._record(command.step)) is None:
-            self._run, self._span = command, ToolCallSpan(command.name, command.call_id)
-        return fault
-
-    async def _end_run(self, done: ToolDone | None) -> ToolDone | None:
-        if self._run is not None and self._span is not None:
-            run, span, self._run, self._span = self._run, self._span, None, None
-            await run.call.aclose()
-            span.end("cancelled" if done is None else done.item.get("status", "completed"))
-        return done
+        """Before calls are run: their step is stored. The fault if it is not."""
+        if isinstance(command, Run):
+            if (fault := await self._record(command.step)) is not None:
+                return fault
+            self._running.begin(command.named, command.beside)
+        return None
 
     def model_request(self) -> ModelRequest:
         """The first request to the model."""
         return self.turn.model_request()
+
+    def _note_with(self, command: Emit) -> None:
+        """Before an event of this command is yielded: all of them are stored together with its step, or none."""
+        if self._pending:
+            self.event_buffer.is_holding |= command.step is not None
+        else:
+            self._note(command.step)
 
     # ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────
 

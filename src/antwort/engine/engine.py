@@ -43,7 +43,7 @@ from antwort.engine.compaction.retention import Budgets
 from antwort.engine.context import Context, check_in_steps, check_outputs, load_context
 from antwort.engine.declared.tools import DeclaredTool, declare, declared_tools, has_secrets
 from antwort.engine.driver import ResponseRun, RetryingWriter
-from antwort.engine.hosted_tools import HostedTool, HostedTools
+from antwort.engine.hosted.guarded import HostedTool, HostedTools
 from antwort.engine.output_builder import OutputBuilder, SealReasoning
 from antwort.engine.ports import ChosenModel, Models, ToolContext, ToolRegistry
 from antwort.engine.stores import Owner, Store, StoredResponse, StoreFault

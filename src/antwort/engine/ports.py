@@ -372,6 +372,11 @@ class HostedCall(Protocol):
         """The item at the start of the call, with an `id` and a `type`."""
         ...
 
+    @property
+    def serial_key(self) -> str | None:
+        """Calls of a reply with the same key run one after another, others at the same time. Read after `write`."""
+        ...
+
     def started_events(self) -> Sequence[Progress]:
         """Events that follow `response.output_item.added`."""
         ...
@@ -394,6 +399,10 @@ class HostedCall(Protocol):
 
 class CallDefaults:
     """The rest of a `HostedCall` that shares nothing with other calls."""
+
+    @property
+    def serial_key(self) -> str | None:
+        return None
 
 
 class TextAnnotator(Protocol):

@@ -6,7 +6,7 @@
     Ask(request)          ->  Piece         send a request to the model; the first piece of its reply
     NextPiece()           ->  Piece         the next piece; `Finished` is the last
     Open(call, …)         ->  GuardedCall   begin a hosted call; or a text: why the tool refuses it
-    Run(call, …)          ->  ToolDone      the reply is complete: run the call, emit its progress events
+    Run(call, beside)     ->  ToolDone      the reply is complete: run these calls, emit the events of the first one
     Continue(call)        ->  ToolDone      run it further, after a `NextItem` in place of its end
     Emit(events)          ->  None          send events to the client
 
@@ -34,7 +34,7 @@ from antwort.api import items
 from antwort.api.errors import ErrorDetail
 from antwort.api.events import AnyEvent
 from antwort.api.ids import MAX_ID_LENGTH, new_id
-from antwort.api.items import Item
+from antwort.api.items import Item, Raw
 from antwort.api.requests import CreateResponse
 from antwort.api.responses import (
     IncompleteDetails,
@@ -58,10 +58,10 @@ from antwort.engine.checkpoint.steps import (
     Step,
     Totals,
 )
-from antwort.engine.classify import ClientSide, Offer, is_run_by_client
+from antwort.engine.classify import ClientSide, Offer, ServerSide, is_run_by_client
 from antwort.engine.compaction.compactor import Compacted, Compactor, SummaryReply
 from antwort.engine.compaction.plan import CompactionPlan
-from antwort.engine.hosted_tools import GuardedCall, Opening
+from antwort.engine.hosted.guarded import GuardedCall, NamedCall, Opening
 from antwort.engine.output_builder import OpenCall, OutputBuilder
 from antwort.engine.ports import (
     CallNotRecorded,
@@ -73,6 +73,7 @@ from antwort.engine.ports import (
     NextItem,
     OpeningItem,
     Piece,
+    Progress,
     RefusalPiece,
     TextPiece,
     ToolDone,
@@ -126,12 +127,15 @@ class Open:
 
 @dataclass(frozen=True)
 class Run:
-    """Run a call. `name` and `call_id` are those that the model wrote."""
+    """Run a call, and those `beside` it at the same time; or read one that was started beside another."""
 
-    call: GuardedCall
-    name: str
-    call_id: str
+    named: NamedCall
+    beside: Sequence[NamedCall] = ()
     step: Step | None = None
+
+    @property
+    def call(self) -> GuardedCall:
+        return self.named.call
 
 
 @dataclass(frozen=True)
@@ -199,6 +203,8 @@ class TurnLoop:
         self._demand = CallDemand(response.model)
         self._open_call: WrittenCall | None = None
         """The call whose item has begun and not ended."""
+        self._beside: list[WrittenCall] = []
+        """The calls that run beside it, whose items have not begun."""
         self._log = StepLog(is_kept=response.background)
         self._checkpoint: Checkpoint | None = None
 
@@ -240,7 +246,8 @@ class TurnLoop:
             yield from self._compact(self._compaction.compactor, is_last=True)
             return self._completed()
         if reply is None:
-            yield from self._open_response()
+            yield from self._emit_opening(self.opening.items)
+            reply = self._approved_calls(self.opening.calls)
         while reply is not None or self._totals.turns < self._max_turns:
             if reply is None:
                 yield from self._compact_above_threshold()
@@ -286,13 +293,16 @@ class TurnLoop:
         self._totals.missed_demands = self._demand.attempts
         return self._log.complete(step, self._output.output, end)
 
-    def _begun_step(self, reply: ReplyQueue, call: WrittenCall, hosted: GuardedCall) -> Step | None:
-        """The step before a hosted call is run, with its end if the server is stopped meanwhile."""
+    def _begun_step(
+        self, reply: ReplyQueue, call: WrittenCall, hosted: GuardedCall, beside: Sequence[WrittenCall] = ()
+    ) -> Step | None:
+        """The step before hosted calls are run, with their ends if the server is stopped meanwhile."""
         if not self._log.is_kept:
             return None
-        key, interrupted = reply.key_of(call), hosted.failed(_INTERRUPTED)
-        begun = BegunCall(key, interrupted.item, interrupted.text)
-        return self._complete(Step(self._totals, begun=begun, reply=self._unsaved(reply)), call.output_index)
+        begun = _interrupted(reply.key_of(call), hosted)
+        others = [_interrupted(reply.key_of(one), one.hosted, early=True) for one in beside if one.hosted is not None]
+        step = Step(self._totals, begun=begun, beside=others, reply=self._unsaved(reply))
+        return self._complete(step, call.output_index)
 
     def _unsaved(self, reply: ReplyQueue) -> SavedReply | None:
         """The reply for the checkpoint, once."""
@@ -349,7 +359,12 @@ class TurnLoop:
     def _close_open_items(self, reason: str) -> list[AnyEvent]:
         """End the open items as incomplete, with what the model has written of them."""
         events = self._output.close("incomplete")
-        return events if self._open_call is None else [*events, *self._interrupt(self._open_call, reason)]
+        events += [] if self._open_call is None else self._interrupt(self._open_call, reason)
+        for hosted in [call.hosted for call in self._beside]:
+            if hosted is not None and hosted.has_run:
+                ended = {**hosted.failed(reason).item, "status": "incomplete"}
+                events += self._whole_item(hosted.item, hosted.early, ended)
+        return events
 
     def _finalize(self, status: ResponseStatus) -> None:
         """Set the status, the output and the usage of the response."""
@@ -361,30 +376,32 @@ class TurnLoop:
         ]
         self.response.usage = self._totals.usage
 
-    def _open_response(self) -> Commands:
-        """Emit the items that the response begins with, and run the calls that the client has approved."""
-        yield from self._emit_opening(self.opening.items)
-        if not self.opening.calls:
-            return
+    def _approved_calls(self, approved: Sequence[WholeCall]) -> ReplyQueue | None:
+        """The calls that run before the model is asked, as a reply of the model; None if there are none."""
+        if not approved:
+            return None
         reply = ReplyQueue(first_index=self._output.next_index, finished=Finished("calls"), has_accepted_call=True)
-        for key, whole in enumerate(self.opening.calls):
+        for key, whole in enumerate(approved):
             call = WrittenCall(whole.name, whole.call_id, self._offer.owner.get(whole.name))
             call.refusal = "" if call.owner else f"There is no tool '{call.name}'."
             call.feed(whole.arguments)
             self._totals.hosted_calls += call.is_hosted
             reply.add_call(CallPiece(key), call)
-        self.opening = Opening()
-        yield from self._end_reply(reply)
+        return reply
 
     def _emit_opening(self, opened: Sequence[OpeningItem]) -> Commands:
         for one in opened:
-            index, item_id = self._output.next_index, one.begun["id"]
-            begun = self._output.begin(one.begun)
-            progress = [
-                wire.ToolProgress(type=step.type, item_id=item_id, output_index=index, fields=step.fields)
-                for step in one.events
-            ]
-            yield Emit([begun, *progress, self._output.end(index, one.done)], self._complete(Step(self._totals)))
+            yield Emit(self._whole_item(one.begun, one.events, one.done), self._complete(Step(self._totals)))
+
+    def _whole_item(self, begun: Raw, progress: Sequence[Progress], done: Raw) -> list[AnyEvent]:
+        """An item with its events, from its begin to its end."""
+        index = self._output.next_index
+        added = self._output.begin(begun)
+        steps = [
+            wire.ToolProgress(type=step.type, item_id=begun["id"], output_index=index, fields=step.fields)
+            for step in progress
+        ]
+        return [added, *steps, self._output.end(index, done)]
 
     # ── the model ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -550,7 +567,7 @@ class TurnLoop:
                 if not reply.may_begin(first):
                     return
                 if not (reply.is_cut and first.is_hosted and not first.is_begun):  # a call that will not run
-                    yield from self._begin_call(first)
+                    yield from self._begin_call(first, reply)
                     if not reply.may_end(first):
                         return
                     yield from self._end_call(first, reply)
@@ -581,39 +598,48 @@ class TurnLoop:
                 reply.has_accepted_call = True
         return call
 
-    def _begin_call(self, call: WrittenCall) -> Commands:
+    def _begin_call(self, call: WrittenCall, reply: ReplyQueue) -> Commands:
         """Begin the item of a call, once."""
         if call.is_begun:
             return
         call.is_begun = True
         yield Emit(self._output.close())
-        if call.refusal or call.owner is None:
+        if call.refusal or call.owner is None or call.interrupted is not None:
             return
         if isinstance(call.owner, ClientSide):
-            owner = call.owner
-            call.output_index = index = self._output.next_index
             opened = OpenCall(
-                index,
-                name=owner.name,
+                self._output.next_index,
+                name=call.owner.name,
                 call_id=call.call_id,
-                is_custom=owner.is_custom,
-                namespace=owner.namespace,
-                is_search=owner.is_search,
+                is_custom=call.owner.is_custom,
+                namespace=call.owner.namespace,
+                is_search=call.owner.is_search,
             )
+            call.output_index = opened.index
             self._open_call = call
             yield Emit([self._output.begin(opened.item()), *call.begin(opened)])
-        else:
-            arguments = call.arguments if call.is_written_whole else ""
-            hosted = cast(
-                "GuardedCall | str",
-                (yield Open(WholeCall(call.name, call.call_id, arguments), call.owner.tool_index)),
-            )
-            if isinstance(hosted, str):
-                call.refusal = hosted
-                return
-            self._open_call = call
-            call.output_index = hosted.output_index = self._output.next_index
+        elif call.hosted is not None:  # it runs
+            self._beside.remove(call)
+            self._begin_item(call, call.hosted)
+            begun = [self._output.begin(call.hosted.item), *call.hosted.early_events()]
+            yield Emit(begun, self._begun_step(reply, call, call.hosted))
+        elif (hosted := (yield from self._open(call, call.owner))) is not None:
+            self._begin_item(call, hosted)
             yield Emit([self._output.begin(hosted.item), *hosted.started_events(), *call.begin(hosted)])
+
+    def _open(self, call: WrittenCall, owner: ServerSide) -> Generator[Command, Any, GuardedCall | None]:
+        """Open a hosted call; None if its tool refuses it."""
+        arguments = call.arguments if call.is_written_whole else ""
+        command = Open(WholeCall(call.name, call.call_id, arguments), owner.tool_index)
+        opened = cast("GuardedCall | str", (yield command))
+        if isinstance(opened, str):
+            call.refusal = opened
+            return None
+        return opened
+
+    def _begin_item(self, call: WrittenCall, hosted: GuardedCall) -> None:
+        self._open_call = call
+        call.output_index = hosted.output_index = self._output.next_index
 
     def _end_call(self, call: WrittenCall, reply: ReplyQueue) -> Commands:
         """End the item of a call; a hosted call is run before, unless the reply was cut off."""
@@ -621,6 +647,12 @@ class TurnLoop:
         if call.client_call is not None:
             events, item = call.close(is_cut=reply.is_cut)
             yield Emit([*events, self._close_call(call, item)])
+        elif call.interrupted is not None:
+            call.output = call.interrupted.text
+            begun = call.interrupted
+            events = self._whole_item(begun.added or begun.item, begun.early, begun.item)
+            ended = EndedCall(reply.key_of(call), call.output)
+            yield Emit(events, self._complete(Step(self._totals, ended=ended)))
         elif call.hosted is not None and reply.is_cut:
             yield Emit(self._interrupt(call, "The reply was cut off before the call was run."))
         elif call.hosted is not None:
@@ -633,10 +665,14 @@ class TurnLoop:
             yield Emit([event], self._complete(Step(self._totals, ended=ended, reply=saved)))
 
     def _run_call(self, call: WrittenCall, hosted: GuardedCall, reply: ReplyQueue) -> Generator[Command, Any, ToolDone]:
-        """Run a call; between two of its items, end the one and begin the other."""
-        has_effect = call.owner is not None and not is_run_by_client(call.owner)
-        begun = self._begun_step(reply, call, hosted) if has_effect else None
-        done = cast("NextItem | ToolDone", (yield Run(hosted, call.name, call.call_id, begun)))
+        """Run a call, unless it runs already; between two of its items, end the one and begin the other."""
+        if call.is_started or is_run_by_client(call.owner):
+            run = Run(call.named(hosted))
+        else:
+            beside = yield from self._open_beside(call, reply)
+            step = self._begun_step(reply, call, hosted, beside)
+            run = Run(call.named(hosted), [one.named(one.hosted) for one in beside if one.hosted is not None], step)
+        done = cast("NextItem | ToolDone", (yield run))
         while isinstance(done, NextItem):
             ended = self._output.end(call.output_index, done.done)
             call.output_index = hosted.output_index = self._output.next_index
@@ -644,6 +680,18 @@ class TurnLoop:
             yield Emit([ended, next_begun], self._begun_step(reply, call, hosted))
             done = cast("NextItem | ToolDone", (yield Continue(hosted)))
         return done
+
+    def _open_beside(self, call: WrittenCall, reply: ReplyQueue) -> Generator[Command, Any, Sequence[WrittenCall]]:
+        """Open the other hosted calls of the reply, with all of their arguments: they run at the same time."""
+        others = [one for one in reply.calls.values() if one is not call and one.runs_here and not one.is_started]
+        for one in others:
+            assert isinstance(one.owner, ServerSide)  # noqa: S101 - only those run here
+            hosted = yield from self._open(one, one.owner)
+            if hosted is not None:
+                hosted.write_early(one.arguments)
+                one.hosted, one.is_started = hosted, True
+        self._beside = [one for one in others if one.is_started]
+        return self._beside
 
     def _count_web_requests(self, count: int) -> None:
         self._totals.web_requests += count
@@ -671,6 +719,13 @@ class TurnLoop:
             self._offer = self._offer.with_auto_choice()
         if self._totals.is_client_only:
             self._offer = self._offer.client_only()
+
+
+def _interrupted(key: int, hosted: GuardedCall, *, early: bool = False) -> BegunCall:
+    """The end of a call if the server is stopped while it runs; of an `early` one the item has not begun."""
+    done = hosted.failed(_INTERRUPTED)
+    begun = BegunCall(key, done.item, done.text)
+    return msgspec.structs.replace(begun, added=hosted.item, early=hosted.early) if early else begun
 
 
 def _valid_call_id(call_id: str) -> str:

@@ -3,99 +3,35 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, contextmanager
 from typing import Any
 
 import pytest
-from fake_echo_provider import EchoProvider
-from fixtures_sealing import new_sealer
+from engine_runs import US, WAIT, FakeModel, events_of, running, search
 from fixtures_turn import EchoCall, EchoTools, check_grammar
 from fold import fold
 from stream_grammar import check_stream
 from waiting import wait_until_async
 
 from antwort.api.events import AnyEvent, ResponseFailed, kind_of
-from antwort.api.requests import ContextManagement, CreateResponse
-from antwort.api.tools import FileSearchTool
+from antwort.api.requests import ContextManagement
 from antwort.engine.background import Background
 from antwort.engine.checkpoint.state import read_checkpoint
-from antwort.engine.driver import ResponseRun
-from antwort.engine.engine import Engine
 from antwort.engine.event_buffer import EventBuffer
 from antwort.engine.ports import (
-    CallPiece,
-    ChosenModel,
     Finished,
     ModelFault,
     TextPiece,
-    ToolRegistry,
 )
-from antwort.engine.stores import Owner, StoreFault
-from antwort.models.registry import ModelRegistry
+from antwort.engine.stores import StoreFault
 from antwort.net.sse import decode_frame
-from antwort.storage import open_store
-from antwort.tools import ToolRegistry as Tools
 
 pytestmark = pytest.mark.anyio
-
-US = Owner("us", "key")
-SEARCH = FileSearchTool(vector_store_ids=["vs_1"])
 
 
 @pytest.fixture
 def anyio_backend():
     return "asyncio"
-
-
-class FakeModel:
-    """A model with scripted replies, one list of pieces for each request; an exception is raised."""
-
-    def __init__(self, *replies: list[Any]) -> None:
-        self._replies = list(replies)
-        self.requests = 0
-        self.stopped = 0
-
-    async def generate(self, request):
-        self.requests += 1
-        try:
-            for piece in self._replies.pop(0):
-                if isinstance(piece, BaseException):
-                    raise piece
-                if piece is WAIT:
-                    await asyncio.Event().wait()
-                yield piece
-        finally:
-            self.stopped += 1
-
-    async def count_tokens(self, request) -> int:
-        return 1
-
-    async def aclose(self) -> None:
-        pass
-
-
-WAIT = object()
-
-
-@asynccontextmanager
-async def running(directory, model: FakeModel, tools: ToolRegistry | None = None, **request):
-    """A response that was started with this model."""
-    store = await open_store(f"sqlite:///{directory}/antwort.db", directory / "blobs")
-    models = ModelRegistry({"m": ChosenModel("m", model, "m")}, default="m", default_for_unknown=False)
-    engine = Engine(models, tools or Tools([EchoProvider()]), store, new_sealer())
-    try:
-        yield await engine.start(US, CreateResponse(input="go", tools=[SEARCH], **request))
-    finally:
-        await engine.retries.aclose()
-        await store.aclose()
-
-
-async def events_of(run: ResponseRun) -> list[AnyEvent]:
-    return [event async for event in run.events()]
-
-
-def search(query: str, index: int = 0) -> CallPiece:
-    return CallPiece(index, "file_search", f"call_{index}", f'{{"query": "{query}"}}')
 
 
 async def test_events_are_numbered_and_the_response_is_the_last_one(tmp_path):

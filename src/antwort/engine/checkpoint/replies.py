@@ -30,6 +30,8 @@ def save_reply(reply: ReplyQueue) -> SavedReply:
 def restore_reply(open_reply: OpenReply, owners: Mapping[str, FunctionOwner]) -> ReplyQueue:
     """The reply behind its last call that began: that call and those before it have ended, others are still to be run.
 
+    Those that ran beside it have ended too: they are not run again.
+
     `owners` are the functions that are offered now. A call of one that is gone is refused.
     """
     saved = open_reply.saved
@@ -46,6 +48,8 @@ def restore_reply(open_reply: OpenReply, owners: Mapping[str, FunctionOwner]) ->
             call.output = open_reply.outputs[one.key]
             call.is_begun = True
             call.awaits_client = one.key in open_reply.awaiting
+        elif (begun := open_reply.beside.get(one.key)) is not None:
+            call.interrupted = begun
         elif call.owner is None and not call.refusal:
             call.refusal = f"There is no tool '{call.name}'."
         call.feed(one.arguments)

@@ -33,6 +33,8 @@ class OpenReply:
     """What the model reads of the calls that have ended, by their keys."""
     awaiting: set[int] = field(default_factory=set[int])
     """The keys of those that wait for the client."""
+    beside: dict[int, BegunCall] = field(default_factory=dict[int, BegunCall])
+    """Calls that were started, by their keys, whose items have not begun."""
     last: int = -1
     """The key of the call that began last. What is before it has been sent."""
 
@@ -95,6 +97,8 @@ def _apply(state: Checkpoint, stored: StoredStep) -> None:
         if state.reply is None:
             raise LookupError("a call without a reply")
         state.reply.last = call.key
+        state.reply.beside |= {one.key: one for one in step.beside}
+        state.reply.beside.pop(call.key, None)
         state.reply.outputs[call.key] = call.text
         if isinstance(call, EndedCall) and call.awaits_client:
             state.reply.awaiting.add(call.key)

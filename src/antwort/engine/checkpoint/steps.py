@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from antwort.api.items import Raw
 from antwort.api.responses import CompactionNote, Usage
-from antwort.engine.ports import Piece
+from antwort.engine.ports import Piece, Progress
 
 HistoryEntry: TypeAlias = int | dict[str, Any]
 """An item that the model gets: the index of an output item, or the item itself."""
@@ -59,12 +59,16 @@ class SavedReply(Struct, omit_defaults=True):
     """What is not sent yet, in order: the keys of calls, and pieces of text and reasoning."""
 
 
-class BegunCall(Struct):
+class BegunCall(Struct, omit_defaults=True):
     """A hosted call that is about to be run. `item` and `text` are its end if the server is stopped meanwhile."""
 
     key: int
     item: Raw
     text: str
+    added: Raw | None = None
+    """If its item has not begun: what it begins with…"""
+    early: list[Progress] = field(default_factory=list[Progress])
+    """…and its events up to the run."""
 
 
 class EndedCall(Struct, omit_defaults=True):
@@ -97,6 +101,8 @@ class Step(Struct, omit_defaults=True):
     compaction: SavedCompaction | None = None
     reply: SavedReply | None = None
     begun: BegunCall | None = None
+    beside: list[BegunCall] = field(default_factory=list[BegunCall])
+    """Calls that run at the same time as the one that has begun. Their items begin later."""
     ended: EndedCall | None = None
 
 

@@ -9,8 +9,9 @@ from typing import Any
 from antwort.api import items
 from antwort.api.events import AnyEvent
 from antwort.api.items import Item
-from antwort.engine.classify import ClientSide, FunctionOwner, ServerSide
-from antwort.engine.hosted_tools import GuardedCall
+from antwort.engine.checkpoint.steps import BegunCall
+from antwort.engine.classify import ClientSide, FunctionOwner, ServerSide, is_run_by_client
+from antwort.engine.hosted.guarded import GuardedCall, NamedCall
 from antwort.engine.output_builder import OpenCall
 from antwort.engine.partial_json import FreeTextReader, ObjectScanner, has_free_text
 
@@ -35,6 +36,10 @@ class WrittenCall:
     """It has ended, and the client has to act: its output comes with a later request."""
     client_call: OpenCall | None = None
     hosted: GuardedCall | None = None
+    is_started: bool = False
+    """It runs beside the calls before it."""
+    interrupted: BegunCall | None = None
+    """Its end, if the server was stopped while it ran and before its item began."""
     _fragments: list[str] = field(default_factory=list[str])
     _scanner: ObjectScanner = field(default_factory=ObjectScanner)
     _is_whole: bool = False
@@ -59,6 +64,11 @@ class WrittenCall:
     @property
     def arguments(self) -> str:
         return "".join(self._fragments)
+
+    @property
+    def runs_here(self) -> bool:
+        """Whether the server is still to run the call."""
+        return self.is_hosted and not (is_run_by_client(self.owner) or self.is_ended or self.interrupted)
 
     @property
     def is_written_whole(self) -> bool:
@@ -88,6 +98,9 @@ class WrittenCall:
         else:
             self.hosted = opened
         return self._write(self.arguments)
+
+    def named(self, hosted: GuardedCall) -> NamedCall:
+        return NamedCall(hosted, self.name, self.call_id)
 
     def _write(self, delta: str) -> Sequence[AnyEvent]:
         if self.client_call is not None:

@@ -61,6 +61,11 @@ class CodeCall(CallDefaults):
     def item(self) -> dict[str, Any]:
         return msgspec.to_builtins(self._call)
 
+    @property
+    def serial_key(self) -> str | None:
+        """The container, which runs one call at a time."""
+        return self._call.container_id or None
+
     def started_events(self) -> Sequence[Progress]:
         return (Progress(f"{_CALL}.in_progress"),)
 

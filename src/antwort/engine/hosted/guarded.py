@@ -163,27 +163,62 @@ class GuardedCall:
         """The item that is open now."""
         self.output_index = -1
         """Of that item. The turn sets it when it begins the item."""
+        self.early: list[Progress] = []
+        """The events of a call that was written before its item begins: those of its start, and of its arguments."""
+        self._produced = item
+        """The item that the last step produced belongs to: `item`, or one that is not delivered yet."""
         self._tool_type = tool_type
         self._call = call
         self._error = error
         """Why the call has failed, for the model; empty while nothing has."""
         self._steps: AsyncIterator[Progress | NextItem | ToolDone] | None = None
 
+    @property
+    def has_run(self) -> bool:
+        """Whether the run has begun."""
+        return self._steps is not None
+
+    @property
+    def serial_key(self) -> str | None:
+        if self._call is not None and not self._error:
+            with guard(self._tool_type, "find what a call shares"):
+                return self._call.serial_key
+        return None
+
+    def write_early(self, arguments: str) -> None:
+        """Take all of the arguments before the item begins."""
+        self.early = [*self._start(), *(self._write(arguments) if arguments else ())]
+
+    def early_events(self) -> list[ToolProgress]:
+        return [self._event(step) for step in self.early]
+
     def started_events(self) -> list[ToolProgress]:
-        if self._call is not None:
-            with guard(self._tool_type, "start a call"):
-                return [self._event(step) for step in self._call.started_events()]
-            self._error = _FAILED
-        return []
+        return [self._event(step) for step in self._start()]
 
     def write(self, delta: str) -> list[ToolProgress]:
+        return [self._event(step) for step in self._write(delta)]
+
+    def _start(self) -> Sequence[Progress]:
+        if self._call is not None:
+            with guard(self._tool_type, "start a call"):
+                return tuple(map(_checked, self._call.started_events()))
+            self._error = _FAILED
+        return ()
+
+    def _write(self, delta: str) -> Sequence[Progress]:
         if self._call is not None and not self._error:
             with guard(self._tool_type, "read arguments"):
-                return [self._event(step) for step in self._call.write(delta)]
+                return tuple(map(_checked, self._call.write(delta)))
             self._error = _FAILED
-        return []
+        return ()
 
-    async def next_step(self) -> ToolProgress | NextItem | ToolDone:
+    def deliver(self, step: Progress | NextItem | ToolDone) -> ToolProgress | NextItem | ToolDone:
+        """The step as the turn gets it. Steps are delivered in order, at once or later."""
+        if isinstance(step, NextItem):
+            self.item = {**step.begun}
+        return self._event(step) if isinstance(step, Progress) else step
+
+    async def produce(self) -> Progress | NextItem | ToolDone:
         """Run the call up to its next event or item, or to its end."""
         if self._call is not None and not self._error:
             with guard(self._tool_type, "run a call"):
@@ -196,9 +231,9 @@ class GuardedCall:
                     if isinstance(step, NextItem):
                         _check_item(step.done)
                         _check_item(step.begun)
-                        self.item = {**step.begun}
+                        self._produced = {**step.begun}
                         return step
-                    return self._event(step)
+                    return _checked(step)
                 self._error = _NO_RESULT
             self._error = self._error or _FAILED
         return self.failed(self._error)
@@ -208,7 +243,7 @@ class GuardedCall:
         if self._call is not None:
             with guard(self._tool_type, "report a failed call"):
                 return self._call.failed(reason)
-        return ToolDone({**self.item, "status": "failed"}, reason)
+        return ToolDone({**self._produced, "status": "failed"}, reason)
 
     async def aclose(self) -> None:
         """Close the generator of the run now: it holds sandboxes and connections."""
@@ -219,6 +254,20 @@ class GuardedCall:
     def _event(self, step: Progress) -> ToolProgress:
         item_id = self.item["id"] if step.has_item_id else None
         return ToolProgress(type=step.type, item_id=item_id, output_index=self.output_index, fields=step.fields)
+
+
+class NamedCall(NamedTuple):
+    """A call that is to run. `name` and `call_id` are those that the model wrote."""
+
+    call: GuardedCall
+    name: str
+    call_id: str
+
+
+def _checked(step: Progress) -> Progress:
+    if not isinstance(step, Progress):  # pyright: ignore[reportUnnecessaryIsInstance] - code of a provider
+        raise TypeError("an event of a call is not `Progress`")
+    return step
 
 
 def _check_item(item: Mapping[str, Any]) -> None:

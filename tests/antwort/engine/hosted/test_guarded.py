@@ -10,7 +10,7 @@ from fake_echo_provider import PreparedEcho, RealEchoCall
 from antwort.api.events import ToolProgress
 from antwort.api.items import FileCitation
 from antwort.api.tools import FileSearchTool
-from antwort.engine.hosted_tools import GuardedCall, HostedTool, HostedTools
+from antwort.engine.hosted.guarded import GuardedCall, HostedTool, HostedTools
 from antwort.engine.ports import ToolDone, WholeCall
 
 pytestmark = pytest.mark.anyio
@@ -130,7 +130,7 @@ async def run_call(tool: BuggyTool):
     assert isinstance(call, GuardedCall)
     call.output_index = 3
     events = [*call.started_events(), *call.write('{"query": '), *call.write('"apples"}')]
-    while isinstance(step := await call.next_step(), ToolProgress):
+    while isinstance(step := call.deliver(await call.produce()), ToolProgress):
         events.append(step)
     await call.aclose()
     assert isinstance(step, ToolDone)
