@@ -16,6 +16,7 @@ from antwort.api.responses import Response, Usage, initial_response
 from antwort.api.tools import ToolDeclaration, tool_type
 from antwort.engine.checkpoint.steps import Step
 from antwort.engine.classify import check_tool_types, classify, is_hosted
+from antwort.engine.commands import Ask, Continue, Count, Emit, NextPiece, Open, Run
 from antwort.engine.compaction.plan import CompactionPlan
 from antwort.engine.declared.tools import DeclaredTool, declare
 from antwort.engine.hosted.guarded import GuardedCall, HostedTool, HostedTools
@@ -39,7 +40,7 @@ from antwort.engine.ports import (
     WholeCall,
     WholeTextAnnotator,
 )
-from antwort.engine.turn import Ask, Continue, Count, Emit, NextPiece, Open, Run, TurnLoop
+from antwort.engine.turn import TurnLoop
 from antwort.models.tokens import estimate_request
 
 T = TypeVar("T")

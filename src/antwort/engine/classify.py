@@ -100,7 +100,7 @@ class Offer:
 
 
 def is_run_by_client(owner: FunctionOwner | None) -> bool:
-    """Whether the client runs the calls of a function. Nobody runs those without an owner."""
+    """Whether the client runs the calls of a function. Those without an owner are not run."""
     return isinstance(owner, ClientSide) or (owner is not None and owner.is_client_run)
 
 

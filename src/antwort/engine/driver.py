@@ -22,13 +22,14 @@ from typing import Any
 from antwort.api.events import FINAL_EVENTS, AnyEvent, ResponseInProgress, ToolProgress
 from antwort.api.responses import Response
 from antwort.engine.checkpoint.steps import Step, encode_step
+from antwort.engine.commands import Ask, Cancelled, Command, Continue, Count, Emit, NextPiece, Open, Run
 from antwort.engine.context import Context
 from antwort.engine.event_buffer import EventBuffer, Frame
 from antwort.engine.hosted.guarded import HostedTools
 from antwort.engine.hosted.running import RunningCalls
 from antwort.engine.ports import CallNotRecorded, Finished, Model, ModelFault, ModelRequest, Piece
 from antwort.engine.stores import Owner, ResponseNotStored, ResponseTakenOver, Store, StoredStep, StoreFault
-from antwort.engine.turn import Ask, Cancelled, Command, Continue, Count, Emit, NextPiece, Open, Run, TurnLoop
+from antwort.engine.turn import TurnLoop
 
 _logger = logging.getLogger(__name__)
 

@@ -1,22 +1,8 @@
 """Agent loop of a response, without I/O: ask the model, run its hosted tool calls, repeat until no call is left.
 
-`TurnLoop.run` is a generator. It yields commands, and the driver sends back their results:
-
-    Count(request)        ->  int           the input tokens of a request
-    Ask(request)          ->  Piece         send a request to the model; the first piece of its reply
-    NextPiece()           ->  Piece         the next piece; `Finished` is the last
-    Open(call, …)         ->  GuardedCall   begin a hosted call; or a text: why the tool refuses it
-    Run(call, beside)     ->  ToolDone      the reply is complete: run these calls, emit the events of the first one
-    Continue(call)        ->  ToolDone      run it further, after a `NextItem` in place of its end
-    Emit(events)          ->  None          send events to the client
-
-`Run` and some `Emit` carry a `Step` of the checkpoint: that of `Run` must be durable before the call is run, that of
-`Emit` is stored together with its last event. A `TurnLoop` that gets the `Checkpoint` of these steps continues the
-response: a call that had begun is not run again.
-
-It returns the response as it ended. The driver throws `ModelFault` in where the model
-failed, and `Cancelled` where the response is cancelled. In every case the last event is
-`response.completed`, `response.incomplete` or `response.failed`. See `driver`.
+`TurnLoop.run` is a generator. It yields the commands of `commands`, and the driver sends back their results. It
+returns the response as it ended. The driver throws `ModelFault` in where the model failed, and `Cancelled` where the
+response is cancelled. In every case the last event is `response.completed`, `response.incomplete` or `response.failed`.
 """
 
 from __future__ import annotations
@@ -24,8 +10,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -59,9 +44,10 @@ from antwort.engine.checkpoint.steps import (
     Totals,
 )
 from antwort.engine.classify import ClientSide, Offer, ServerSide, is_run_by_client
+from antwort.engine.commands import Ask, Cancelled, Command, Commands, Continue, Count, Emit, NextPiece, Open, Run
 from antwort.engine.compaction.compactor import Compacted, Compactor, SummaryReply
 from antwort.engine.compaction.plan import CompactionPlan
-from antwort.engine.hosted.guarded import GuardedCall, NamedCall, Opening
+from antwort.engine.hosted.guarded import GuardedCall, Opening
 from antwort.engine.output_builder import OpenCall, OutputBuilder
 from antwort.engine.ports import (
     CallNotRecorded,
@@ -95,70 +81,6 @@ _INTERRUPTED = (
     "The server was stopped while this call ran. It may have run, completely or in part; its result is lost. It was "
     "not run again. Check what it has done before you repeat it."
 )
-
-
-@dataclass(frozen=True)
-class Count:
-    """Count the input tokens of a request."""
-
-    request: ModelRequest
-
-
-@dataclass(frozen=True)
-class Ask:
-    """Send a request to the model; or to the model that writes summaries."""
-
-    request: ModelRequest
-    for_summary: bool = False
-
-
-@dataclass(frozen=True)
-class NextPiece:
-    """Read the next piece of the reply."""
-
-
-@dataclass(frozen=True)
-class Open:
-    """Begin a call of a hosted function. `tool_index` is the index of its tool in `tools`."""
-
-    call: WholeCall
-    tool_index: int
-
-
-@dataclass(frozen=True)
-class Run:
-    """Run a call, and those `beside` it at the same time; or read one that was started beside another."""
-
-    named: NamedCall
-    beside: Sequence[NamedCall] = ()
-    step: Step | None = None
-
-    @property
-    def call(self) -> GuardedCall:
-        return self.named.call
-
-
-@dataclass(frozen=True)
-class Continue:
-    """Run a call further, behind the item that it has begun."""
-
-    call: GuardedCall
-
-
-@dataclass(frozen=True)
-class Emit:
-    """Send events to the client."""
-
-    events: Sequence[AnyEvent]
-    step: Step | None = None
-
-
-Command: TypeAlias = Count | Ask | NextPiece | Open | Run | Continue | Emit
-Commands: TypeAlias = Generator[Command, Any, None]
-
-
-class Cancelled(Exception):
-    """The response was cancelled, or its client disconnected."""
 
 
 class TurnLoop:

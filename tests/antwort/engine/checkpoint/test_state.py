@@ -15,6 +15,7 @@ from antwort.api.events import FINAL_EVENTS, AnyEvent
 from antwort.api.items import Item, read
 from antwort.engine.checkpoint.state import Checkpoint, UnreadableCheckpoint, read_checkpoint
 from antwort.engine.checkpoint.steps import Step, encode_step
+from antwort.engine.commands import Ask
 from antwort.engine.compaction.compactor import Compactor
 from antwort.engine.compaction.plan import CompactionPlan
 from antwort.engine.compaction.retention import Budgets
@@ -29,7 +30,6 @@ from antwort.engine.ports import (
 )
 from antwort.engine.stores import StoredStep
 from antwort.engine.turn import _INTERRUPTED as INTERRUPTED
-from antwort.engine.turn import Ask
 
 ADD = {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}}
 SEARCH = {"type": "file_search", "vector_store_ids": ["vs_1"]}

@@ -15,6 +15,7 @@ from antwort.api import items
 from antwort.api.items import Item
 from antwort.api.responses import Usage
 from antwort.api.token_estimate import estimate_item, estimate_text
+from antwort.engine.commands import Ask
 from antwort.engine.compaction.compactor import Compacted, Compactor, SummaryReply
 from antwort.engine.compaction.opening import is_request_message, message_digest, open_history
 from antwort.engine.compaction.plan import CompactionPlan
@@ -30,7 +31,6 @@ from antwort.engine.ports import (
     RefusalPiece,
     TextPiece,
 )
-from antwort.engine.turn import Ask
 from antwort.models.scripted.model import Scripted
 from antwort.models.scripted.script import parse_script
 

@@ -8,8 +8,8 @@ from fold import fold
 
 from antwort.api import events as wire
 from antwort.api.events import ToolProgress
+from antwort.engine.commands import Cancelled
 from antwort.engine.ports import CallPiece, Finished, ModelFault, ReasoningPiece, TextPiece
-from antwort.engine.turn import Cancelled
 
 FUNCTION = {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}}
 CUSTOM = {"type": "custom", "name": "shout"}
