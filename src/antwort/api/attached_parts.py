@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
-from antwort.api.items import CustomToolCallOutput, FunctionCallOutput, GivenMessage, InputFile, InputImage, Item
+import msgspec
+
+from antwort.api import items
+from antwort.api.items import (
+    ComputerCallOutput,
+    CustomToolCallOutput,
+    FunctionCallOutput,
+    GivenMessage,
+    InputFile,
+    InputImage,
+    Item,
+)
 
 AttachedPart: TypeAlias = InputImage | InputFile
 
@@ -13,7 +24,10 @@ _IMAGE_EXTENSIONS = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif"
 
 
 class PartLocation(NamedTuple):
-    """The location of a part: its field and index in the item, and its `param` in errors."""
+    """The location of a part: its field and index in the item, and its `param` in errors.
+
+    That of a screenshot is its location in the `as_function_output` of its item.
+    """
 
     field: str
     part_index: int
@@ -27,12 +41,29 @@ def attached_parts(item: Item, param: str) -> Iterator[tuple[PartLocation, Attac
         name, parts = "content", known.content
     elif isinstance(known, (FunctionCallOutput, CustomToolCallOutput)):
         name, parts = "output", known.output
+    elif isinstance(known, ComputerCallOutput):
+        yield PartLocation("output", 0, f"{param}.output"), _image(known)
+        return
     else:
         return
     if not isinstance(parts, str):
         for at, part in enumerate(parts):
             if isinstance(part, (InputImage, InputFile)):
                 yield PartLocation(name, at, f"{param}.{name}[{at}]"), part
+
+
+def as_function_output(item: Item) -> Item:
+    """The screenshot of a computer as models read it: an image that a function returned. Other items stay the same."""
+    known = item.known
+    if not isinstance(known, ComputerCallOutput):
+        return item
+    image = {name: value for name, value in msgspec.to_builtins(_image(known)).items() if value is not None}
+    return items.read({"type": "function_call_output", "call_id": known.call_id, "output": [image]})
+
+
+def _image(known: ComputerCallOutput) -> InputImage:
+    shown = known.output
+    return InputImage(image_url=shown.image_url, file_id=shown.file_id, detail=shown.detail)
 
 
 def image_as_file(image: InputImage) -> InputFile | None:

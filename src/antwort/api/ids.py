@@ -6,7 +6,7 @@ import secrets
 from typing import Final, Literal, TypeAlias
 
 Prefix: TypeAlias = Literal[
-    "resp_", "msg_", "rs_", "fc_", "call_", "ctc_", "ci_", "fs_", "ws_", "sh_", "sho_", "lsh_", "apc_", "ig_", "cmp_",
+    "resp_", "msg_", "rs_", "fc_", "call_", "ctc_", "ci_", "fs_", "ws_", "sh_", "sho_", "lsh_", "apc_", "cu_", "ig_", "cmp_",
     "mcpl_", "mcpr_", "mcp_", "cntr_", "cfile_", "file-", "vs_", "conv_", "req_", "tsc_", "tso_", "at_", "rep_",
 ]  # fmt: skip
 
@@ -26,6 +26,8 @@ ITEM_PREFIXES: Final[dict[str, Prefix]] = {
     "local_shell_call": "lsh_",
     "apply_patch_call": "apc_",
     "apply_patch_call_output": "apc_",
+    "computer_call": "cu_",
+    "computer_call_output": "cu_",
     "mcp_call": "mcp_",
     "mcp_list_tools": "mcpl_",
     "mcp_approval_request": "mcpr_",

@@ -307,6 +307,21 @@ class GivenToolItem(Struct):
     """Call, output or approval of another hosted or client-side tool. `models.replay_hosted_calls` reads its fields."""
 
 
+class Screenshot(Struct, tag_field="type", tag="computer_screenshot"):
+    """The display of a computer after an action, by URL, data URL or uploaded file."""
+
+    image_url: str | None = None
+    file_id: str | None = None
+    detail: str | None = None
+
+
+class ComputerCallOutput(Struct):
+    """Result of actions on a computer that the client controls."""
+
+    call_id: str
+    output: Screenshot
+
+
 class McpListTools(Struct):
     """The tools of an MCP server, as another server listed them. A model is not shown them: it cannot call them."""
 
@@ -348,6 +363,8 @@ READERS: dict[str, type[Struct]] = {
     "local_shell_call_output": GivenToolItem,
     "apply_patch_call": GivenToolItem,
     "apply_patch_call_output": GivenToolItem,
+    "computer_call": GivenToolItem,
+    "computer_call_output": ComputerCallOutput,
     "mcp_call": GivenToolItem,
     "mcp_approval_request": GivenToolItem,
     "mcp_approval_response": GivenToolItem,
@@ -360,8 +377,6 @@ READERS: dict[str, type[Struct]] = {
 
 UNAVAILABLE = frozenset(
     {
-        "computer_call",
-        "computer_call_output",
         "configuration_update",
         "program",
         "program_output",

@@ -169,10 +169,29 @@ class ShellTool(_Tool, tag="shell"):
     allowed_callers: list[str] | None = None
 
 
-class ApplyPatchTool(_Tool, tag="apply_patch"):
+class ApplyPatchTool(_Tool, tag="apply_patch", omit_defaults=True):
     """Patches, applied by the client."""
 
     allowed_callers: list[str] | None = None
+
+
+class LocalShellTool(_Tool, tag="local_shell"):
+    """A shell on the client, in its earlier form: one command at a time."""
+
+
+class ComputerTool(_Tool, tag="computer"):
+    """A computer, which the client controls: several actions at a time."""
+
+
+DisplaySize: TypeAlias = Annotated[int, Meta(ge=1, le=65_536)]
+
+
+class ComputerUsePreviewTool(_Tool, tag="computer_use_preview"):
+    """A computer, in its earlier form: one action at a time."""
+
+    display_width: DisplaySize
+    display_height: DisplaySize
+    environment: Literal["windows", "mac", "linux", "ubuntu", "browser"]
 
 
 class McpTool(_Tool, tag="mcp"):
@@ -195,20 +214,8 @@ class _UnavailableTool(Struct, tag_field="type"):
     """A tool of OpenAI's API that this server does not have. Its options are not checked."""
 
 
-class ComputerTool(_UnavailableTool, tag="computer"):
-    """A computer."""
-
-
-class ComputerUsePreviewTool(_UnavailableTool, tag="computer_use_preview"):
-    """A computer, in its earlier form."""
-
-
 class ImageGenerationTool(_UnavailableTool, tag="image_generation"):
     """Image generation."""
-
-
-class LocalShellTool(_UnavailableTool, tag="local_shell"):
-    """A shell on the client, in its earlier form."""
 
 
 class ProgrammaticToolCallingTool(_UnavailableTool, tag="programmatic_tool_calling"):

@@ -19,7 +19,13 @@ from typing import cast
 from urllib.parse import unquote_to_bytes
 
 from antwort.api import items
-from antwort.api.attached_parts import AttachedPart, PartLocation, attached_parts, image_as_file
+from antwort.api.attached_parts import (
+    AttachedPart,
+    PartLocation,
+    as_function_output,
+    attached_parts,
+    image_as_file,
+)
 from antwort.api.errors import ApiError, invalid, missing_parameter, not_found
 from antwort.api.items import InputFile, InputImage, Item, Raw
 from antwort.engine.context import Context
@@ -66,7 +72,7 @@ class Attacher:
         return [*before, *given]
 
     async def _item(self, item: Item, param: str, *, strict: bool) -> Item:
-        raw = item.raw
+        raw = as_function_output(item).raw
         for location, part in attached_parts(item, param):
             parts = list(cast("list[Raw]", raw[location.field]))
             if isinstance(part, InputImage) and not self._takes(part):

@@ -127,16 +127,29 @@ def _image(raw: Raw) -> ReplayedCall:
     return ReplayedCall(_call_id(raw), "image_generation", arguments, "[generated image]")
 
 
+def _given(value: object) -> Raw:
+    """The fields of an object that are set."""
+    fields = cast("Raw", value) if isinstance(value, dict) else {}
+    return {name: inner for name, inner in fields.items() if inner is not None}
+
+
 def _shell(raw: Raw) -> ReplayedCall:
-    return ReplayedCall(_call_id(raw), "shell", _json(raw.get("action") or {}))
+    return ReplayedCall(_call_id(raw), "shell", _json(_given(raw.get("action"))))
 
 
 def _local_shell(raw: Raw) -> ReplayedCall:
-    return ReplayedCall(_call_id(raw), "local_shell", _json(raw.get("action") or {}))
+    action = {name: value for name, value in _given(raw.get("action")).items() if name != "type" and value != {}}
+    return ReplayedCall(_call_id(raw), "local_shell", _json(action))
 
 
 def _patch(raw: Raw) -> ReplayedCall:
-    return ReplayedCall(_call_id(raw), "apply_patch", _json(raw.get("operation") or {}))
+    return ReplayedCall(_call_id(raw), "apply_patch", _json(_given(raw.get("operation"))))
+
+
+def _computer(raw: Raw) -> ReplayedCall:
+    """Several actions, or one in the earlier form of the tool."""
+    name = "actions" if isinstance(raw.get("actions"), list) else "action"
+    return ReplayedCall(_call_id(raw), "computer", _json({name: raw.get(name)}))
 
 
 def _shell_output(raw: Raw) -> str:
@@ -148,6 +161,12 @@ def _shell_entry(entry: Raw) -> str:
     end = "(timed out)" if outcome.get("type") == "timeout" else f"(exit code {outcome.get('exit_code')})"
     parts = (_text(entry.get("stdout")).rstrip("\n"), _text(entry.get("stderr")).rstrip("\n"), end)
     return "\n".join(filter(None, parts))
+
+
+def _screenshot(raw: Raw) -> str:
+    """The text of an image that the engine has not read."""
+    del raw
+    return "[screenshot]"
 
 
 def _plain_output(raw: Raw) -> str:
@@ -164,10 +183,12 @@ _CALLS: dict[str, Callable[[Raw], ReplayedCall]] = {
     "shell_call": _shell,
     "local_shell_call": _local_shell,
     "apply_patch_call": _patch,
+    "computer_call": _computer,
 }
 
 _OUTPUTS: dict[str, Callable[[Raw], str]] = {
     "shell_call_output": _shell_output,
     "local_shell_call_output": _plain_output,
     "apply_patch_call_output": _plain_output,
+    "computer_call_output": _screenshot,
 }

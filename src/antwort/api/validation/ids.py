@@ -15,6 +15,7 @@ _ID_RE = re.compile(r"[A-Za-z0-9_-]+")
 _ANY_PREFIX: Final = {
     "compaction",  # of an upstream, with the id that its encrypted content is bound to
     "compaction_trigger",
+    "computer_call_output",
     "local_shell_call_output",
     "mcp_approval_response",
     "shell_call_output",

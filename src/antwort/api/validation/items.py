@@ -111,6 +111,21 @@ class PatchOutputFields(PairedFields, kw_only=True):
     output: str | None = None
 
 
+class ComputerCallFields(PairedFields, kw_only=True):
+    """Fields of actions on a computer: one in the earlier form of the tool, or several."""
+
+    action: Raw | None = None
+    actions: list[Raw] | None = None
+    pending_safety_checks: list[Raw] | None = None
+
+
+class ComputerOutputFields(PairedFields, kw_only=True):
+    """Fields of the output of these actions; the engine reads its screenshot."""
+
+    acknowledged_safety_checks: list[Raw] | None = None
+    status: Literal["in_progress", "completed", "incomplete", "failed"] | None = None
+
+
 class McpRequestFields(Identified, kw_only=True):
     """Fields of a request for the approval of an MCP call."""
 
@@ -153,6 +168,8 @@ _FIELDS: Final[dict[str, type[Struct]]] = {
     "local_shell_call_output": LocalShellOutputFields,
     "apply_patch_call": PatchFields,
     "apply_patch_call_output": PatchOutputFields,
+    "computer_call": ComputerCallFields,
+    "computer_call_output": ComputerOutputFields,
     "mcp_call": McpCallFields,
     "mcp_approval_request": McpRequestFields,
     "mcp_approval_response": McpApprovalFields,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from antwort.api import items
-from antwort.api.attached_parts import AttachedPart, PartLocation, attached_parts
+from antwort.api.attached_parts import AttachedPart, PartLocation, as_function_output, attached_parts
 from antwort.api.items import InputImage, Item, Raw
 from antwort.engine.compaction.compactor import Compactor
 
@@ -58,7 +58,7 @@ def _source(part: AttachedPart) -> str | None:
 
 def _with_parts(item: Item, parts: Mapping[str, dict[str, Any]]) -> Item:
     """A changed item of the window, with the parts that the item in the history has."""
-    raw = item.raw
+    raw = as_function_output(item).raw
     for location, source in _sources(item):
         content = list(raw[location.field])
         content[location.part_index] = parts.get(source, content[location.part_index])
