@@ -319,11 +319,15 @@ class ToolDone(Struct, frozen=True):
 
 
 class CallRefused(Exception):
-    """A call cannot begin. It gets no item: the model reads the reason as its output, and is asked again."""
+    """A call cannot begin. It gets no item: the model reads the reason as its output, and is asked again.
 
-    def __init__(self, reason: str) -> None:
+    `is_final`: the model is not to make the call again, so a forced `tool_choice` does not demand it any more.
+    """
+
+    def __init__(self, reason: str, *, is_final: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
+        self.is_final = is_final
 
 
 class OpeningItem(Struct, frozen=True):

@@ -47,7 +47,7 @@ from antwort.engine.classify import ClientSide, Offer, ServerSide, is_run_by_cli
 from antwort.engine.commands import Ask, Cancelled, Command, Commands, Continue, Count, Emit, NextPiece, Open, Run
 from antwort.engine.compaction.compactor import Compacted, Compactor, SummaryReply
 from antwort.engine.compaction.plan import CompactionPlan
-from antwort.engine.hosted.guarded import GuardedCall, Opening
+from antwort.engine.hosted.guarded import GuardedCall, Opening, RefusedCall
 from antwort.engine.output_builder import OpenCall, OutputBuilder
 from antwort.engine.ports import (
     CallNotRecorded,
@@ -553,9 +553,10 @@ class TurnLoop:
         """Open a hosted call; None if its tool refuses it."""
         arguments = call.arguments if call.is_written_whole else ""
         command = Open(WholeCall(call.name, call.call_id, arguments), owner.tool_index)
-        opened = cast("GuardedCall | str", (yield command))
-        if isinstance(opened, str):
-            call.refusal = opened
+        opened = cast("GuardedCall | RefusedCall", (yield command))
+        if isinstance(opened, RefusedCall):
+            call.refusal = opened.reason
+            self._totals.is_choice_met |= opened.is_final
             return None
         return opened
 

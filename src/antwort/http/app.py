@@ -41,6 +41,7 @@ from antwort.telemetry import Metrics, log
 from antwort.tools import FunctionProvider, ToolRegistry
 from antwort.tools.builtins.codeinterpreter import CodeInterpreterProvider
 from antwort.tools.builtins.websearch import OpenedWebSearch, WebSearchProvider, open_web_search
+from antwort.tools.client_run import ClientRunProvider, LocalShellProvider
 
 ROUTES: Sequence[ApiRoute] = [
     route for resource in (responses, conversations, containers, files, models, health) for route in resource.routes
@@ -227,6 +228,8 @@ def _providers(
         yield CodeInterpreterProvider(running, store, config.providers.code_interpreter, config.containers.tiers)
     if web_search is not None:
         yield web_search
+    yield ClientRunProvider()
+    yield LocalShellProvider()
 
 
 def open_authenticator(config: Config) -> Authenticator:

@@ -41,6 +41,7 @@ _ID_PREFIXES: dict[str, Prefix] = {
     "shell": "sh_",
     "local_shell": "lsh_",
     "apply_patch": "apc_",
+    "computer": "cu_",
     "mcp": "mcp_",
 }
 
@@ -72,6 +73,13 @@ class Opening(NamedTuple):
     calls: Sequence[WholeCall] = ()
 
 
+class RefusedCall(NamedTuple):
+    """A call that its tool has refused: why, and whether the model is not to make it again."""
+
+    reason: str
+    is_final: bool
+
+
 class HostedTools:
     """The prepared tools of one response, by their index in `tools`."""
 
@@ -91,14 +99,14 @@ class HostedTools:
                 calls += tool.opening_calls()
         return Opening(opening_items, calls)
 
-    async def open(self, tool_index: int, call: WholeCall) -> GuardedCall | str:
-        """Begin a call; or why the tool refuses it. One that cannot begin has an item all the same, and fails."""
+    async def open(self, tool_index: int, call: WholeCall) -> GuardedCall | RefusedCall:
+        """Begin a call; or the refusal of the tool. One that cannot begin has an item all the same, and fails."""
         tool_type, tool, *_ = self._tools[tool_index]
         with guard(tool_type, "begin a call"):
             try:
                 opened = await tool.open(call.name, call.call_id, call.arguments)
             except CallRefused as refused:
-                return refused.reason
+                return RefusedCall(refused.reason, refused.is_final)
             item = {**opened.item}
             _check_item(item)
             return GuardedCall(tool_type, item, opened)

@@ -2,4 +2,7 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from antwort.tools.client_run.provider import ClientRunProvider, LocalShellProvider
+from antwort.tools.client_run.shell import prepare_local
+
+__all__ = ["ClientRunProvider", "LocalShellProvider", "prepare_local"]

@@ -1,0 +1,126 @@
+"""A tool that the client runs, prepared for one response: each call of the model becomes an item for the client.
+
+A call begins when the model has written all of it. So what reaches the client is complete and well-formed: the model
+reads what is wrong with a broken call, and makes it again in the same response.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Final, TypeAlias
+
+from msgspec import Struct, field
+
+from antwort.engine.ports import (
+    CallDefaults,
+    CallRefused,
+    FunctionSpec,
+    HostedCall,
+    Progress,
+    TextAnnotator,
+    ToolDefaults,
+    ToolDone,
+    WholeTextAnnotator,
+)
+from antwort.tools.client_run.arguments import BadArguments
+
+_MAX_INLINE: Final = 16_384
+"""Longer arguments are read in a thread: they would block the event loop."""
+_MAX_DELTA: Final = 4096
+
+
+class ItemOfCall(Struct, frozen=True):
+    """A call on the wire: its item at the beginning and at the end, and the events between them."""
+
+    begun: dict[str, Any]
+    done: dict[str, Any]
+    events: Sequence[Progress] = field(default_factory=list[Progress])
+
+
+ReadCall: TypeAlias = Callable[[str, str], ItemOfCall]
+"""Makes the item of a call from its id and its arguments; `BadArguments` if they are invalid."""
+
+
+class PreparedClientTool(ToolDefaults):
+    """A `PreparedTool` with one function."""
+
+    reads_files = False
+    is_client_run = True
+    is_written_whole = True
+
+    def __init__(self, spec: FunctionSpec, read_call: ReadCall) -> None:
+        self.specs = (spec,)
+        self._read_call = read_call
+        self._broken_calls = 0
+
+    async def open(self, name: str, call_id: str, arguments: str) -> HostedCall:
+        try:
+            if len(arguments) > _MAX_INLINE:
+                item = await asyncio.to_thread(self._read_call, call_id, arguments)
+            else:
+                item = self._read_call(call_id, arguments)
+        except BadArguments as error:
+            raise self._refusal(name, str(error)) from error
+        return ClientRunCall(item)
+
+    def annotator(self) -> TextAnnotator:
+        return WholeTextAnnotator()
+
+    def lease(self) -> AbstractContextManager[object]:
+        """Holds nothing."""
+        return nullcontext()
+
+    def _refusal(self, name: str, problem: str) -> CallRefused:
+        """A broken call may be made again once in a response."""
+        self._broken_calls += 1
+        if self._broken_calls > 1:
+            return CallRefused(
+                f"Nothing was done: {problem}. Do not call '{name}' again. Answer without it, and say what you could "
+                "not do.",
+                is_final=True,
+            )
+        return CallRefused(f"Nothing was done: {problem}. Make this call again, complete and corrected.")
+
+
+class ClientRunCall(CallDefaults):
+    """A call for the client, which runs it after the response."""
+
+    def __init__(self, item: ItemOfCall) -> None:
+        self._item = item
+
+    @property
+    def item(self) -> dict[str, Any]:
+        return self._item.begun
+
+    def started_events(self) -> Sequence[Progress]:
+        return ()
+
+    def write(self, delta: str) -> Sequence[Progress]:
+        """The arguments were read when the call began."""
+        del delta
+        return ()
+
+    async def run(self) -> AsyncGenerator[Progress | ToolDone, None]:
+        for event in self._item.events:
+            yield event
+        yield ToolDone(self._item.done, "", awaits_client=True)
+
+    def failed(self, reason: str) -> ToolDone:
+        return ToolDone({**self._item.begun, "status": "incomplete"}, reason)
+
+
+def deltas(text: str) -> Iterator[str]:
+    """A text in the parts that events have."""
+    return (text[start : start + _MAX_DELTA] for start in range(0, len(text), _MAX_DELTA))
+
+
+def parameters(required: Sequence[str], **properties: dict[str, Any]) -> dict[str, Any]:
+    """JSON schema of the parameters of a function."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(required),
+        "additionalProperties": False,
+    }
