@@ -67,6 +67,14 @@ EVENTS: dict[str, EventRule] = {
         web_search_call__in_progress=("w", ""),
         web_search_call__searching=("y", ""),
         web_search_call__completed=("Y", ""),
+        apply_patch_call_operation_diff__delta=("v", "delta"),
+        apply_patch_call_operation_diff__done=("V", "diff"),
+    ),
+    **_events(
+        "output_index command_index",
+        shell_call_command__added=("<", "command"),
+        shell_call_command__delta=("h", "delta"),
+        shell_call_command__done=(">", "command"),
     ),
     **{
         name: EventRule("", frozenset(["response"]))
@@ -133,6 +141,12 @@ ITEMS: dict[str, ItemRule] = {
         statuses=_HOSTED_STATUSES,
         late_keys=_keys("action"),
     ),
+    "apply_patch_call": ItemRule("apc_", _keys("id type status call_id operation"), "A(v*V)?D"),
+    "shell_call": ItemRule("sh_", _keys("id type status call_id action"), "A(<h*>)+D"),
+    "local_shell_call": ItemRule("lsh_", _keys("id type status call_id action"), "AD"),
+    "computer_call": ItemRule(
+        "cu_", _keys("id type status call_id pending_safety_checks"), "AD", optional_keys=_keys("action actions")
+    ),
     "compaction": ItemRule("cmp_", _keys("id type encrypted_content"), "Ax?D", optional_keys=_keys("created_by")),
     "tool_search_call": ItemRule("tsc_", _keys("id type status arguments call_id execution"), "AD"),
 }
@@ -184,8 +198,12 @@ DONE_FIELDS = {
     "function_call_arguments": "arguments",
     "custom_tool_call_input": "input",
     "code_interpreter_call_code": "code",
+    "apply_patch_call_operation_diff": "diff",
+    "shell_call_command": "command",
 }
 """The field of a `done` event that equals the concatenated deltas."""
+
+_PART_INDEXES = ("content_index", "summary_index", "command_index")
 
 FINAL_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 
@@ -264,7 +282,7 @@ def _check_item_keys(item: SentEvent, *, is_done: bool) -> None:
     rule = ITEMS[item["type"]]
     keys = rule.keys | rule.late_keys if is_done else rule.keys
     assert keys <= set(item) <= keys | rule.optional_keys, item["type"]
-    if "action" in item:
+    if item["type"] == "web_search_call" and "action" in item:
         action = item["action"]
         assert set(action) - {"sources"} == ACTION_KEYS[action["type"]]
         assert all(set(source) == {"type", "url"} for source in action.get("sources", ()))
@@ -327,6 +345,9 @@ def _check_empty(added: SentEvent) -> None:
     """Nothing of an item is written when it is added."""
     for name in ("content", "summary", "arguments", "input", "code", "outputs", "queries"):
         assert not added.get(name), (added["type"], name)
+    if added["type"] in ("shell_call", "local_shell_call", "apply_patch_call"):
+        written = added.get("action") or added["operation"]
+        assert not any(written.get(name) for name in ("commands", "command", "env", "diff"))
 
 
 def _check_texts(events: list[SentEvent]) -> None:
@@ -334,7 +355,7 @@ def _check_texts(events: list[SentEvent]) -> None:
     texts: defaultdict[tuple[str, int], str] = defaultdict(str)
     for event in events:
         kind, _, step = event["type"].removeprefix("response.").rpartition(".")
-        part = (kind, event.get("content_index", event.get("summary_index", 0)))
+        part = (kind, next((event[name] for name in _PART_INDEXES if name in event), 0))
         if step == "delta":
             texts[part] += event["delta"]
         elif step == "done" and kind in DONE_FIELDS:
@@ -342,3 +363,5 @@ def _check_texts(events: list[SentEvent]) -> None:
         elif step == "added" and "part" in event:
             assert not event["part"].get("text")
             assert not event["part"].get("refusal")
+        elif step == "added" and kind in DONE_FIELDS:
+            assert event[DONE_FIELDS[kind]] == ""

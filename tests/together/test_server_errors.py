@@ -231,17 +231,18 @@ def test_a_value_outside_of_its_range_has_the_code_and_the_message_of_openai(htt
 
 # ── tool types ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-AVAILABLE = "'function', 'custom', 'namespace', 'tool_search'"
-UNAVAILABLE = sorted({*get_args(ToolChoiceTypes.model_fields["type"].annotation), "local_shell", "mcp"})
+CLIENT_RUN = "apply_patch", "computer", "computer_use_preview", "local_shell", "shell"
+AVAILABLE = ", ".join(map(repr, ("function", "custom", "namespace", "tool_search", *CLIENT_RUN)))
+CHOICES = {*get_args(ToolChoiceTypes.model_fields["type"].annotation), "mcp"}
+UNAVAILABLE = sorted(CHOICES - {*CLIENT_RUN, "computer_use"})
+"""The tool types that the SDK lists for a `tool_choice`. `computer_use` is one of `computer_use_preview`."""
 
 
-@pytest.mark.parametrize("kind", [kind for kind in UNAVAILABLE if kind != "computer_use"])
+@pytest.mark.parametrize("kind", UNAVAILABLE)
 def test_a_tool_type_that_the_sdk_knows_is_not_available_on_this_server(http, kind):
     required = {"file_search": {"vector_store_ids": []}, "mcp": {"server_label": "x"}}
     options = {"code_interpreter": {"container": {"type": "auto"}}} | required
-    status, error = create_error(
-        http, tools=[{"type": kind, **options.get(kind, {"display_width": 1} if "comp" in kind else {})}]
-    )
+    status, error = create_error(http, tools=[{"type": kind, **options.get(kind, {})}])
 
     assert (status, error["code"], error["param"]) == (400, "invalid_value", "tools[0].type")
     expected = f"Tool type '{kind}' is not available on this server. Available types: {AVAILABLE}."

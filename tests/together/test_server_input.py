@@ -29,7 +29,7 @@ def http(server):
 
 def test_the_startup_banner_shows_what_is_off(server):
     assert "off: no API keys in .antwort/keys.json, so only loopback clients are accepted" in server.banner
-    assert "none run on the server" in server.banner
+    assert "code       off, as the configuration says" in server.banner
 
 
 def deep(levels):
@@ -68,7 +68,7 @@ INVALID_BODIES = {
         "max_output_tokens",
     ),
     "unknown model": (b'{"input": "x", "model": "other"}', "model_not_found", "model"),
-    "unsupported tool": (b'{"input": "x", "tools": [{"type": "shell"}]}', "invalid_value", "tools[0].type"),
+    "unsupported tool": (b'{"input": "x", "tools": [{"type": "image_generation"}]}', "invalid_value", "tools[0].type"),
     "tool_choice of an undeclared tool": (
         b'{"input": "x", "tool_choice": {"type": "function", "name": "f"}}',
         "invalid_value",

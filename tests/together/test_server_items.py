@@ -172,8 +172,6 @@ def test_an_unknown_input_item_is_a_400_that_names_item_and_type(client, entry_p
 @pytest.mark.parametrize(
     "item",
     [
-        {"type": "computer_call", "call_id": "call_1", "action": {"type": "screenshot"}},
-        {"type": "computer_call_output", "call_id": "call_1", "output": {"type": "computer_screenshot"}},
         {"type": "program", "call_id": "call_1", "code": "1", "fingerprint": "f"},
         {"type": "program_output", "call_id": "call_1", "result": "1", "status": "completed"},
         {"type": "configuration_update", "reasoning": {"effort": "low"}},
@@ -211,6 +209,12 @@ FOREIGN_HISTORY = [
     {"type": "local_shell_call_output", "id": "call_3", "output": "a.txt"},
     {"type": "apply_patch_call", "id": "apc_1", "call_id": "call_4", "operation": {"type": "delete_file", "path": "a"}},
     {"type": "apply_patch_call_output", "id": "apco_1", "call_id": "call_4", "status": "completed"},
+    {"type": "computer_call", "id": "cu_1", "call_id": "call_6", "actions": [{"type": "screenshot"}]},
+    {
+        "type": "computer_call_output",
+        "call_id": "call_6",
+        "output": {"type": "computer_screenshot", "image_url": "data:image/png;base64,AA=="},
+    },
     {"type": "custom_tool_call", "id": "ctc_1", "call_id": "call_5", "name": "sql", "input": "x"},
     {"type": "custom_tool_call_output", "id": "ctco_1", "call_id": "call_5", "output": "y"},
     {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
@@ -249,6 +253,9 @@ def test_a_history_of_openai_is_replayed(client, upstream, model):
         ({"type": "local_shell_call_output", "id": "c"}, "missing_required_parameter", "output"),
         ({"type": "apply_patch_call", "call_id": "c"}, "missing_required_parameter", "operation"),
         ({"type": "apply_patch_call_output"}, "missing_required_parameter", "call_id"),
+        ({"type": "computer_call", "call_id": "c", "actions": 5}, "invalid_type", "actions"),
+        ({"type": "computer_call_output", "call_id": "c"}, "missing_required_parameter", "output"),
+        ({"type": "computer_call_output", "call_id": "c", "output": {"type": "x"}}, "invalid_value", "output.type"),
         ({"type": "file_search_call", "queries": 5}, "invalid_type", "queries"),
         ({"type": "web_search_call", "action": 5}, "invalid_type", "action"),
         ({"type": "image_generation_call", "result": 5}, "invalid_type", "result"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import openai
@@ -52,7 +53,7 @@ def test_the_startup_banner_shows_what_is_on(server):
     assert "scripted (scripted, the default)" in server.banner
     assert "auth       1 key in keys.json" in server.banner
     assert "100000 requests per minute, 100 concurrent responses" in server.banner
-    assert "tools      echo" in server.banner
+    assert re.search(r"^tools .*\becho\b", server.banner, re.MULTILINE)
     assert len(server.banner.splitlines()) < 24
 
 

@@ -38,7 +38,7 @@ class CompactionPlan:
         pairs = list(zip(self.transcript, self.history, strict=True))
         resolved = {id(item): read for item, read in pairs}
         parts = {
-            source: read.raw[location.field][location.part_index]
+            source: as_function_output(read).raw[location.field][location.part_index]
             for item, read in pairs
             for location, source in _sources(item)
         }

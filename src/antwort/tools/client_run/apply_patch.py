@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from antwort.api.ids import new_id
 from antwort.engine.ports import FunctionSpec, Progress
-from antwort.tools.client_run.arguments import BadArguments, convert, read_object
+from antwort.tools.client_run.arguments import InvalidArguments, convert, read_object
 from antwort.tools.client_run.prepared import ItemOfCall, deltas, parameters
 from antwort.tools.client_run.v4a import BadPatch, OperationType, read_operation
 
@@ -52,13 +52,13 @@ class _PatchArguments(Struct):
 
 
 def read_call(call_id: str, written: str) -> ItemOfCall:
-    """The item of a call. `BadArguments` names what is broken in the diff."""
+    """The item of a call. `InvalidArguments` names what is broken in the diff."""
     fields = read_object(written)
     given = convert(_flat(fields), _PatchArguments)
     try:
         operation = read_operation(given.type, given.path, given.diff)
     except BadPatch as error:
-        raise BadArguments(f"the patch is broken: {error}") from error
+        raise InvalidArguments(f"the patch is broken: {error}") from error
     item: dict[str, Any] = {
         "id": new_id("apc_"),
         "type": "apply_patch_call",

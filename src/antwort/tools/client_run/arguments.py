@@ -12,7 +12,7 @@ T = TypeVar("T")
 _MAX_SHOWN: Final = 300
 
 
-class BadArguments(ValueError):
+class InvalidArguments(ValueError):
     """The arguments of a call are invalid. The message tells the model how to write them."""
 
 
@@ -23,9 +23,9 @@ def read_object(written: str) -> dict[str, Any]:
         if "\\u" in written:
             given = _encodable(given)
     except (ValueError, RecursionError) as error:
-        raise BadArguments(f"the arguments are not valid JSON ({error})") from error
+        raise InvalidArguments(f"the arguments are not valid JSON ({error})") from error
     if not isinstance(given, dict):
-        raise BadArguments("the arguments must be a JSON object")
+        raise InvalidArguments("the arguments must be a JSON object")
     return cast("dict[str, Any]", given)
 
 
@@ -34,7 +34,7 @@ def convert(given: dict[str, Any], into: type[T]) -> T:
     try:
         return msgspec.convert(given, into, strict=False)
     except msgspec.ValidationError as error:
-        raise BadArguments(f"the arguments are invalid: {str(error)[:_MAX_SHOWN]}") from error
+        raise InvalidArguments(f"the arguments are invalid: {str(error)[:_MAX_SHOWN]}") from error
 
 
 def without_nulls(value: msgspec.Struct) -> dict[str, Any]:

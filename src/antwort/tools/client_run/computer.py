@@ -15,7 +15,7 @@ from antwort.api.errors import invalid
 from antwort.api.ids import new_id
 from antwort.api.tools import ComputerTool, ComputerUsePreviewTool
 from antwort.engine.ports import FunctionSpec, PreparedTool, ToolContext
-from antwort.tools.client_run.arguments import BadArguments, convert, read_object, without_nulls
+from antwort.tools.client_run.arguments import InvalidArguments, convert, read_object, without_nulls
 from antwort.tools.client_run.prepared import ItemOfCall, PreparedClientTool, parameters
 
 MAX_ACTIONS: Final = 32
@@ -160,11 +160,11 @@ def _read_action(call_id: str, written: str, tool: ComputerUsePreviewTool) -> It
     """The item of a call with one action, which is inside of the display."""
     actions = _actions(written)
     if len(actions) > 1:
-        raise BadArguments("only one action at a time is possible")
+        raise InvalidArguments("only one action at a time is possible")
     for point in _points(actions[0]):
         if point.x >= tool.display_width or point.y >= tool.display_height:
             size = f"{tool.display_width} x {tool.display_height}"
-            raise BadArguments(f"({point.x}, {point.y}) is outside of the display, which has {size} pixels")
+            raise InvalidArguments(f"({point.x}, {point.y}) is outside of the display, which has {size} pixels")
     return _item(call_id, {"action": without_nulls(actions[0])})
 
 

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct, field
 
 from antwort.api.ids import new_id
 from antwort.engine.ports import FunctionSpec
-from antwort.tools.client_run.arguments import BadArguments, convert, read_object, without_nulls
+from antwort.tools.client_run.arguments import InvalidArguments, convert, read_object, without_nulls
 from antwort.tools.client_run.prepared import ItemOfCall, parameters
 
 MAX_WORDS: Final = 1024
@@ -48,7 +48,7 @@ def read_call(call_id: str, written: str) -> ItemOfCall:
         fields["command"] = ["bash", "-lc", command] if command.strip() else []
     given = convert(fields, LocalShellArguments)
     if not given.command[0].strip():
-        raise BadArguments("the program of the command is empty")
+        raise InvalidArguments("the program of the command is empty")
     item: dict[str, Any] = {
         "id": new_id("lsh_"),
         "type": "local_shell_call",

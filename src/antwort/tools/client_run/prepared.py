@@ -24,7 +24,7 @@ from antwort.engine.ports import (
     ToolDone,
     WholeTextAnnotator,
 )
-from antwort.tools.client_run.arguments import BadArguments
+from antwort.tools.client_run.arguments import InvalidArguments
 
 _MAX_INLINE: Final = 16_384
 """Longer arguments are read in a thread: they would block the event loop."""
@@ -40,7 +40,7 @@ class ItemOfCall(Struct, frozen=True):
 
 
 ReadCall: TypeAlias = Callable[[str, str], ItemOfCall]
-"""Makes the item of a call from its id and its arguments; `BadArguments` if they are invalid."""
+"""Makes the item of a call from its id and its arguments; `InvalidArguments` if they are invalid."""
 
 
 class PreparedClientTool(ToolDefaults):
@@ -61,9 +61,9 @@ class PreparedClientTool(ToolDefaults):
                 item = await asyncio.to_thread(self._read_call, call_id, arguments)
             else:
                 item = self._read_call(call_id, arguments)
-        except BadArguments as error:
+        except InvalidArguments as error:
             raise self._refusal(name, str(error)) from error
-        return ClientRunCall(item)
+        return ClientToolCall(item)
 
     def annotator(self) -> TextAnnotator:
         return WholeTextAnnotator()
@@ -84,7 +84,7 @@ class PreparedClientTool(ToolDefaults):
         return CallRefused(f"Nothing was done: {problem}. Make this call again, complete and corrected.")
 
 
-class ClientRunCall(CallDefaults):
+class ClientToolCall(CallDefaults):
     """A call for the client, which runs it after the response."""
 
     def __init__(self, item: ItemOfCall) -> None:

@@ -11,7 +11,7 @@ from antwort.api.errors import malformed
 from antwort.api.ids import new_id
 from antwort.api.tools import ShellTool
 from antwort.engine.ports import FunctionSpec, PreparedTool, Progress, ToolContext
-from antwort.tools.client_run.arguments import BadArguments, convert, read_object
+from antwort.tools.client_run.arguments import InvalidArguments, convert, read_object
 from antwort.tools.client_run.prepared import ItemOfCall, PreparedClientTool, deltas, parameters
 
 MAX_COMMANDS: Final = 64
@@ -79,7 +79,7 @@ def read_call(call_id: str, written: str) -> ItemOfCall:
     """The item of a call, and the events of its commands."""
     given = convert(_with_list(read_object(written), "commands"), ShellArguments)
     if not all(map(str.strip, given.commands)):
-        raise BadArguments("a command is empty")
+        raise InvalidArguments("a command is empty")
     item: dict[str, Any] = {"id": new_id("sh_"), "type": "shell_call", "status": "in_progress", "call_id": call_id}
     limits = {"max_output_length": given.max_output_length, "timeout_ms": given.timeout_ms}
     begun: dict[str, Any] = {**item, "action": {"commands": [], **limits}}

@@ -45,7 +45,7 @@ class BadPatch(ValueError):
     """The operation or its diff is malformed. The message tells the model what to change."""
 
 
-class Operation(Struct, frozen=True):
+class FilePatch(Struct, frozen=True):
     """A change of one file. Without a diff the file is deleted."""
 
     type: OperationType
@@ -60,7 +60,7 @@ class _Section(Struct, frozen=True):
     path: str
 
 
-def read_operation(kind: str | None, path: str | None, diff: str | None) -> Operation:
+def read_operation(kind: str | None, path: str | None, diff: str | None) -> FilePatch:
     """Check an operation. Type and path may be missing where an envelope around the diff has them."""
     if len(diff or "") > MAX_DIFF:
         raise BadPatch(f"the diff has more than {MAX_DIFF} characters: change the file in several smaller patches")
@@ -74,12 +74,12 @@ def read_operation(kind: str | None, path: str | None, diff: str | None) -> Oper
             f"the diff says {section.type} '{_shown(section.path)}', but the call says {operation} '{_shown(path)}'"
         )
     if operation == "delete_file":
-        return Operation(operation, path)
+        return FilePatch(operation, path)
     if diff is None:
         raise BadPatch(f"'diff' is missing: {operation} needs one")
     lines = _without_file_header(lines, path)
     checked = _created(lines) if operation == "create_file" else _updated(lines)
-    return Operation(operation, path, checked)
+    return FilePatch(operation, path, checked)
 
 
 def _type(kind: str | None) -> OperationType:

@@ -7,7 +7,7 @@ from agents import apply_diff
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antwort.tools.client_run.v4a import MAX_DIFF, MAX_PATH, BadPatch, Operation, read_operation
+from antwort.tools.client_run.v4a import MAX_DIFF, MAX_PATH, BadPatch, FilePatch, read_operation
 
 OLD = "one\ntwo\nthree\n"
 UPDATE = "@@\n one\n-two\n+TWO\n three\n"
@@ -57,8 +57,8 @@ def test_a_valid_new_file_stays_as_it_is(diff):
 
 
 def test_a_deletion_has_no_diff():
-    assert read_operation("delete_file", " a.txt ", None) == Operation("delete_file", "a.txt")
-    assert read_operation("delete_file", "a.txt", "-gone") == Operation("delete_file", "a.txt")
+    assert read_operation("delete_file", " a.txt ", None) == FilePatch("delete_file", "a.txt")
+    assert read_operation("delete_file", "a.txt", "-gone") == FilePatch("delete_file", "a.txt")
 
 
 @pytest.mark.parametrize(
@@ -97,8 +97,8 @@ def test_wrappers_of_a_new_file_are_removed(given, expected):
 def test_an_envelope_may_say_what_the_call_does_not():
     patch = "*** Begin Patch\n*** Update File: src/a.py\n-one\n+two\n*** End Patch\n"
 
-    assert read_operation(None, None, patch) == Operation("update_file", "src/a.py", "-one\n+two\n")
-    assert read_operation(None, None, "*** Delete File: a.py") == Operation("delete_file", "a.py")
+    assert read_operation(None, None, patch) == FilePatch("update_file", "src/a.py", "-one\n+two\n")
+    assert read_operation(None, None, "*** Delete File: a.py") == FilePatch("delete_file", "a.py")
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ LINES = [
 diffs = st.lists(st.sampled_from(LINES), max_size=10).map("\n".join)
 
 
-def outcome(kind: str, path: str, diff: str | None) -> Operation | str:
+def outcome(kind: str, path: str, diff: str | None) -> FilePatch | str:
     """The operation, or why it is refused."""
     try:
         return read_operation(kind, path, diff)
