@@ -52,6 +52,25 @@ SCRIPT = {
         {"when": {"text": "price of tea", "turn": 4}, "reply": [{"text": PRICES}]},
         {"when": {"text": "search the web", "turn": 1}, "reply": [search("forbidden")]},
         {"when": {"text": "search the web", "turn": 2}, "reply": [{"text": VERDICT}]},
+        {
+            "when": {"text": "Run in the shell, in one call", "turn": 1},
+            "reply": [web("shell", commands=["cat notes.txt", "echo more >> notes.txt; exit 3"])],
+        },
+        {"when": {"text": "Run in the shell, in one call", "output": "(exit code 3)"}, "reply": [{"text": VERDICT}]},
+        {
+            "when": {"text": "With apply_patch", "turn": 1},
+            "reply": [
+                web(
+                    "apply_patch",
+                    type="update_file",
+                    path="src/app.py",
+                    diff='@@ def main():\n-    print("old")\n+    print("new")\n',
+                ),
+                web("apply_patch", type="create_file", path="docs/new.md", diff="+# New\n+\n+Words.\n"),
+                web("apply_patch", type="delete_file", path="old.txt"),
+            ],
+        },
+        {"when": {"text": "With apply_patch", "output": "Deleted old.txt"}, "reply": [{"text": VERDICT}]},
         {"when": {"text": "greet"}, "reply": [{"text": "Hello."}]},
         {
             "when": {"text": "look up", "turn": 1, "tool": "look_up"},
@@ -119,8 +138,6 @@ UNSUPPORTED_TOOLS: tuple[str, ...] = (
     "file_search",
     "file_search_failure",
     "shell_hosted",
-    "shell_local",
-    "apply_patch",
     "mcp",
 )
 UNUSUAL_OUTPUT: tuple[str, ...] = ("two_messages", "unknown_items")
