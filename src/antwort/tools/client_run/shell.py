@@ -33,7 +33,7 @@ _PARAMETERS: Final = parameters(
 Count = Annotated[int, Meta(ge=1, le=2**53)]
 
 
-class LocalSkill(Struct, forbid_unknown_fields=True):
+class _LocalSkill(Struct, forbid_unknown_fields=True):
     """A skill that the client has in a directory."""
 
     name: Annotated[str, Meta(min_length=1, max_length=256)]
@@ -41,10 +41,10 @@ class LocalSkill(Struct, forbid_unknown_fields=True):
     path: Annotated[str, Meta(min_length=1, max_length=4096)]
 
 
-class LocalEnvironment(Struct, tag_field="type", tag="local", forbid_unknown_fields=True):
+class _LocalEnvironment(Struct, tag_field="type", tag="local", forbid_unknown_fields=True):
     """The client runs the commands."""
 
-    skills: Annotated[list[LocalSkill], Meta(max_length=_MAX_SKILLS)] | None = None
+    skills: Annotated[list[_LocalSkill], Meta(max_length=_MAX_SKILLS)] | None = None
 
 
 class ShellArguments(Struct):
@@ -60,14 +60,14 @@ def prepare_local(tool: ShellTool, param: str, context: ToolContext) -> Prepared
     del context
     given: Any = msgspec.to_builtins(tool.environment)
     try:
-        environment = LocalEnvironment() if given is None else msgspec.convert(given, LocalEnvironment)
+        environment = _LocalEnvironment() if given is None else msgspec.convert(given, _LocalEnvironment)
     except msgspec.ValidationError as error:
         raise malformed(error, root=f"{param}.environment", document=given) from error
     description = "\n\n".join(filter(None, (_DESCRIPTION, _skills(environment.skills or []))))
     return PreparedClientTool(FunctionSpec("shell", description, _PARAMETERS), read_call)
 
 
-def _skills(skills: list[LocalSkill]) -> str:
+def _skills(skills: list[_LocalSkill]) -> str:
     """The skills for the model: it reads the instructions of one with a command."""
     if not skills:
         return ""
@@ -90,6 +90,8 @@ def read_call(call_id: str, written: str) -> ItemOfCall:
 def _with_list(fields: dict[str, Any], name: str) -> dict[str, Any]:
     """The arguments where a model wrote one command as a string, or called the field `command`."""
     commands: object = fields.get(name, fields.get("command"))
+    if commands is None:
+        return fields
     return {**fields, name: [commands] if isinstance(commands, str) else commands}
 
 
