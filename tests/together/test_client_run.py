@@ -247,7 +247,8 @@ def test_an_output_without_its_call_is_refused(client, server, kind):
             with pytest.raises(openai.BadRequestError) as caught:
                 sdk.responses.create(input=[answered(kind, call_id)])
             expected = f"No tool call found for {shown} output with call_id {call_id}."
-            assert (caught.value.body["message"], caught.value.param) == (expected, "input")
+            assert expected in caught.value.message
+            assert caught.value.param == "input"
         with pytest.raises(openai.BadRequestError, match="not found"):
             other.responses.create(input=[answered(kind, known)], previous_response_id=first.id)
 
