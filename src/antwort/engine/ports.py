@@ -50,6 +50,13 @@ class FunctionSpec(Struct, frozen=True):
     models that read what changes last (prompt caching)."""
 
     @property
+    def grammar_note(self) -> str:
+        """The grammar in words, for models that cannot enforce it."""
+        if self.grammar is None:
+            return ""
+        return f"The input must be allowed by this {self.grammar.syntax} grammar:\n{self.grammar.definition}"
+
+    @property
     def full_description(self) -> str:
         """The description and the current state."""
         return "\n".join(filter(None, (self.description, self.current_state)))

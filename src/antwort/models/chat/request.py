@@ -30,11 +30,9 @@ def to_tools(request: ModelRequest) -> list[Body]:
 def _function(spec: FunctionSpec) -> Body:
     parameters = spec.parameters or (FREE_TEXT if spec.free_text else _NO_PARAMETERS)
     function: Body = {"name": spec.name, "parameters": parameters}
-    description = [spec.full_description] if spec.full_description else []
-    if (grammar := spec.grammar) is not None:  # chat completions have no tool grammars, so the description states it
-        description.append(f"The input must be allowed by this {grammar.syntax} grammar:\n{grammar.definition}")
-    if description:
-        function["description"] = "\n\n".join(description)
+    # Chat completions have no tool grammars, so the description states it.
+    if description := "\n\n".join(filter(None, (spec.full_description, spec.grammar_note))):
+        function["description"] = description
     if spec.strict:
         function["strict"] = True
     return {"type": "function", "function": function}

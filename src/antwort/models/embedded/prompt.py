@@ -285,7 +285,8 @@ def _describe_tool(tool: FencedTool) -> str:
     parameters = tool.spec.parameters or {}
     arguments = msgspec.json.encode(dict.fromkeys(parameters.get("properties", {}), "…")).decode()
     schema = msgspec.json.encode(parameters).decode()
-    return f"{tool.spec.description or tool.word}\n{tool.opening}{arguments}\n```\nSchema of its arguments: {schema}"
+    described = "\n".join(filter(None, (tool.spec.description or tool.word, tool.spec.grammar_note)))
+    return f"{described}\n{tool.opening}{arguments}\n```\nSchema of its arguments: {schema}"
 
 
 def _takes_code(spec: FunctionSpec) -> bool:

@@ -8,7 +8,8 @@ import pytest
 
 from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat
-from antwort.engine.ports import FunctionSpec, ModelRequest
+from antwort.api.tools import GrammarFormat
+from antwort.engine.ports import FREE_TEXT, FunctionSpec, ModelRequest
 from antwort.models.embedded.prompt import (
     FEW_SHOTS,
     consecutive_errors,
@@ -55,6 +56,13 @@ def test_tools_named_json_or_python_get_another_fence_word():
     tools = [FunctionSpec(name, None, None) for name in ("json", "python")]
 
     assert [tool.word for tool in fenced_tools(tools)] == ["json_tool", "python_tool"]
+
+
+def test_the_grammar_of_a_custom_tool_is_described():
+    grammar = GrammarFormat("regex", "[0-9]+")
+    system = prompt([USER], FunctionSpec("dial", "Dial.", FREE_TEXT, free_text=True, grammar=grammar))[0]["content"]
+
+    assert "Dial.\nThe input must be allowed by this regex grammar:\n[0-9]+\n```dial" in system
 
 
 def test_without_tools_the_prompt_has_no_tool_instructions():
