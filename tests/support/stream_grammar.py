@@ -142,7 +142,9 @@ ITEMS: dict[str, ItemRule] = {
         late_keys=_keys("action"),
     ),
     "apply_patch_call": ItemRule("apc_", _keys("id type status call_id operation"), "A(v*V)?D"),
-    "shell_call": ItemRule("sh_", _keys("id type status call_id action"), "A(<h*>)+D"),
+    "shell_call": ItemRule(
+        "sh_", _keys("id type status call_id action"), "A(<h*>)+D", interrupted_order="A(<h*>)*(<h*)?D"
+    ),
     "local_shell_call": ItemRule("lsh_", _keys("id type status call_id action"), "AD"),
     "computer_call": ItemRule(
         "cu_", _keys("id type status call_id pending_safety_checks"), "AD", optional_keys=_keys("action actions")

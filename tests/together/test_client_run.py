@@ -388,6 +388,37 @@ def test_a_broken_patch_is_repaired_by_one_retry_and_never_handed_on(client):
     assert "hello'\\nreturn" not in json.dumps([event.to_dict() for event in events])
 
 
+def test_commands_are_streamed_while_the_model_writes_them_and_a_command_that_breaks_off_is_dropped(client):
+    given = '{"commands": ["cat a.txt | wc -l", "rm -r'
+    with client.responses.create(model="scripted", input=given, tools=[SHELL], stream=True) as stream:
+        events = [event.to_dict() for event in stream]
+    commands = [event for event in events if event["type"].startswith("response.shell_call_command.")]
+
+    assert "".join(event.get("delta", "") for event in commands if event["command_index"] == 0) == "cat a.txt | wc -l"
+    assert sum(event["type"].endswith("delta") for event in commands) > 3
+    assert [event["command"] for event in commands if event["type"].endswith("done")] == ["cat a.txt | wc -l"]
+    (item,) = events[-1]["response"]["output"]
+    assert item["action"] == {"commands": ["cat a.txt | wc -l"], "timeout_ms": None, "max_output_length": None}
+    assert item["status"] == "completed"
+
+
+def test_no_more_commands_than_possible_reach_the_client(client):
+    (item,) = items(ask(client, json.dumps({"commands": ["ls"] * 65, "timeout_ms": 5}), SHELL))
+
+    assert len(item["action"]["commands"]) == 64
+
+
+def test_a_command_that_breaks_off_alone_is_an_incomplete_call_and_the_model_is_asked_again(client):
+    response = ask(client, '{"commands": ["rm -r', SHELL)
+
+    assert [(item.type, item.status) for item in response.output] == [
+        ("shell_call", "incomplete"),
+        ("message", "completed"),
+    ]
+    assert response.output[0].action.commands == []
+    assert "not valid JSON" in response.output_text
+
+
 def test_a_patch_that_is_broken_twice_is_given_up(client):
     response = ask(client, "broken twice", PATCH)
 
@@ -409,9 +440,9 @@ def test_a_patch_that_is_broken_twice_is_given_up(client):
         (PATCH, '{"type": "update_file", "path": "a", "diff": "\\ud800"}', "line 1 of the diff is"),
         (SHELL, "{}", "`commands`"),
         (SHELL, '{"commands": []}', "`$.commands`"),
-        (SHELL, '{"commands": ["ls", " "]}', "a command is empty"),
-        (SHELL, json.dumps({"commands": ["ls"] * 65}), "`$.commands`"),
-        (SHELL, '{"commands": ["ls"], "timeout_ms": "soon"}', "`$.timeout_ms`"),
+        (SHELL, '{"command": ["ls", " "]}', "a command is empty"),
+        (SHELL, json.dumps({"command": ["ls"] * 65}), "`$.commands`"),
+        (SHELL, '{"timeout_ms": "soon", "commands": ["ls"]}', "`$.timeout_ms`"),
         (LOCAL_SHELL, '{"command": []}', "`$.command`"),
         (LOCAL_SHELL, '{"command": [""]}', "the program of the command is empty"),
         (COMPUTER, '{"actions": [{"type": "explode"}]}', "explode"),

@@ -203,6 +203,11 @@ SCENARIOS |= {
     ),
     "error in a web_search": Scenario([[web_search("tea"), fault()]], [f"{WEB} incomplete"], SEARCHING, end="failed"),
 }
+CANCELLED["cancelled call of the local shell"] = Scenario(
+    [[{"call": {"name": "shell", "arguments": '{"commands": ["ls'}}, FOREVER]],
+    ["shell_call incomplete"],
+    {"tools": [{"type": "shell"}]},
+)
 CANCELLED["cancelled web_search"] = Scenario([[web_search("silent")]], [f"{WEB} incomplete"], SEARCHING)
 
 PATCH, SHELL_CALL, COMPUTER = "apply_patch_call", "shell_call", "computer_call"
@@ -240,6 +245,22 @@ SCENARIOS |= {
     ),
     "error beside an apply_patch": Scenario([[UPDATES, fault()]], [], PATCHING, end="failed"),
     "shell, local": Scenario([[{"text": "I look."}, RUNS, RUNS]], [MESSAGE, SHELL_CALL, SHELL_CALL], PATCHING),
+    "shell, local, then code interpreter": Scenario([[RUNS, call("1")]], [SHELL_CALL, CODE], PATCHING),
+    "shell, local, cut off by max_output_tokens": Scenario(
+        [[RUNS, {"call": {"name": "shell", "arguments": '{"commands": ["ls", "rm -r'}}]],
+        [f"{SHELL_CALL} incomplete"],
+        PATCHING,
+        "incomplete",
+        "length",
+    ),
+    "error in a call of the local shell": Scenario(
+        [[RUNS, fault()]], [f"{SHELL_CALL} incomplete"], PATCHING, end="failed"
+    ),
+    "call of the local shell without a command": Scenario(
+        [[call_function("shell", commands=[])], [{"call": {"name": "shell", "arguments": '{"command": "ls"}'}}]],
+        [SHELL_CALL],
+        PATCHING,
+    ),
     "local_shell": Scenario([[EXECUTES]], ["local_shell_call"], {"tools": [{"type": "local_shell"}]}),
     "computer": Scenario([[CLICKS]], [COMPUTER], {"tools": [{"type": "computer"}]}),
     "computer_use_preview": Scenario(
@@ -355,6 +376,7 @@ LAST_EVENTS = {
     "cancelled function call": "response.output_item.added",
     "cancelled code": "response.code_interpreter_call.interpreting",
     "cancelled compaction": "response.output_item.added",
+    "cancelled call of the local shell": "response.shell_call_command.delta",
     "cancelled web_search": "response.web_search_call.searching",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
@@ -48,7 +49,9 @@ class ServerSide:
     is_client_run: bool = False
     """The provider only translates: the client runs the call."""
     is_written_whole: bool = False
-    """The call begins when its arguments are complete."""
+    """The call begins when its arguments are complete…"""
+    begins_at: re.Pattern[str] | None = None
+    """…or when they begin with a match of this."""
 
 
 FunctionOwner: TypeAlias = ClientSide | ServerSide
@@ -115,6 +118,9 @@ class HasSpecs(Protocol):
 
     @property
     def is_written_whole(self) -> bool: ...
+
+    @property
+    def begins_at(self) -> re.Pattern[str] | None: ...
 
 
 def is_hosted(declared: DeclaredTool) -> bool:
@@ -288,7 +294,7 @@ def _offered(
         owner = ClientSide(is_custom=False, name=TOOL_SEARCH, is_search=True)
         return [spec] if tool.is_client_side else [], owner
     hosted = prepared[index]
-    return hosted.specs, ServerSide(index, hosted.is_client_run, hosted.is_written_whole)
+    return hosted.specs, ServerSide(index, hosted.is_client_run, hosted.is_written_whole, hosted.begins_at)
 
 
 def _namespaced(declared: DeclaredTool, names: ToolNames, *, is_first: bool) -> tuple[FunctionSpec, FunctionOwner]:

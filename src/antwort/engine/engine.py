@@ -296,6 +296,7 @@ class Engine:
                 reads_files=prepared.reads_files,
                 is_client_run=prepared.is_client_run,
                 is_written_whole=prepared.is_written_whole,
+                begins_at=prepared.begins_at,
             )
         except (ApiError, StoreFault):
             raise

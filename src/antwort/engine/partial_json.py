@@ -1,4 +1,4 @@
-"""Incremental JSON: extracts one string field from JSON that is still being written, and finds its end. Pure.
+"""Incremental JSON: extracts a string, or a list of strings, from JSON that is still being written. Pure.
 
 A model writes `{"code": "print(1)"}` in fragments that end anywhere, also in the middle
 of an escape. The client receives `print(1)` as it is written.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import re
 from typing import cast
+
+from msgspec import Struct
 
 # Text and complete escapes except surrogates: most of a fragment, decoded in one call.
 _ESCAPE = r'\\(?:["\\/bfnrt]|u(?:[0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2}))'
@@ -125,6 +127,70 @@ class FieldReader:
         elif char in "}]":
             self._depth -= 1
         elif char == "," and self._depth == 1:
+            self._at_key, self._key = True, None
+
+
+class ListItem(Struct, frozen=True):
+    """A part of a string in a list. `is_end` is set for the last part, which may be empty."""
+
+    index: int
+    text: str
+    is_end: bool
+
+
+class ListReader:
+    """Reads the strings of the top-level list `field` of a JSON object. Elements of other types count as none."""
+
+    def __init__(self, field: str) -> None:
+        self._field = field
+        self._open: list[str] = []  # the brackets that are open
+        self._string: _StringReader | None = None
+        self._collected = ""
+        self._key: str | None = None
+        self._at_key = False
+        self._index = -1
+        self._in_element = False
+
+    def feed(self, fragment: str) -> list[ListItem]:
+        """The parts of the elements that this fragment contains."""
+        found: list[ListItem] = []
+        at = 0
+        while at < len(fragment):
+            if self._string is None:
+                match = _STRUCTURE.search(fragment, at)
+                if match is None:
+                    break
+                self._structural(match[0])
+                if self._in_element:
+                    found.append(ListItem(self._index, "", is_end=False))
+                at = match.end()
+                continue
+            text, at = self._string.feed(fragment, at)
+            if self._in_element and (text or self._string.done):
+                found.append(ListItem(self._index, text, is_end=self._string.done))
+            elif self._at_key:
+                self._collected += text
+            if self._string.done:
+                self._end_string()
+        return found
+
+    def _end_string(self) -> None:
+        if self._at_key:
+            self._key, self._at_key = self._collected, False
+        self._string, self._in_element = None, False
+
+    def _structural(self, char: str) -> None:
+        if char == '"':
+            self._string = _StringReader()
+            self._collected = ""
+            self._in_element = self._open == ["{", "["] and self._key == self._field
+            self._index += self._in_element
+        elif char in "{[":
+            self._open.append(char)
+            self._at_key = self._open == ["{"]
+        elif char in "}]":
+            del self._open[-1:]
+        elif self._open == ["{"]:
             self._at_key, self._key = True, None
 
 

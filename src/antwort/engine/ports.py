@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
 from http import HTTPStatus
@@ -465,6 +466,14 @@ class PreparedTool(Protocol):
         """Whether a call begins only when its arguments are complete, because its first item depends on them."""
         ...
 
+    @property
+    def begins_at(self) -> re.Pattern[str] | None:
+        """Of calls that are written whole: one whose arguments begin with a match of this begins already then.
+
+        The rest of its arguments is written to it while the model writes it.
+        """
+        ...
+
     def opening_items(self) -> Sequence[OpeningItem]:
         """The items that the response begins with, without those that the output has already."""
         ...
@@ -476,7 +485,8 @@ class PreparedTool(Protocol):
     async def open(self, name: str, call_id: str, arguments: str) -> HostedCall:
         """Begin a call of one of the functions; `CallRefused` if the model is to make it again.
 
-        `arguments` is empty where calls are not written whole. In both cases `HostedCall.write` gets the arguments.
+        `arguments` is empty where calls are not written whole, and what is written so far where one begins earlier. In
+        all cases `HostedCall.write` gets all of the arguments.
         """
         ...
 
@@ -494,6 +504,7 @@ class ToolDefaults:
 
     is_client_run: bool = False
     is_written_whole: bool = False
+    begins_at: re.Pattern[str] | None = None
 
     def opening_items(self) -> Sequence[OpeningItem]:
         return ()

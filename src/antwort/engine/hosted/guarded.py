@@ -7,6 +7,7 @@ that raises ends neither the response nor its stream.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, cast
@@ -64,6 +65,7 @@ class HostedTool(NamedTuple):
     reads_files: bool = False
     is_client_run: bool = False
     is_written_whole: bool = False
+    begins_at: re.Pattern[str] | None = None
 
 
 class Opening(NamedTuple):

@@ -15,6 +15,8 @@ from antwort.engine.hosted.guarded import GuardedCall, NamedCall
 from antwort.engine.output_builder import OpenCall
 from antwort.engine.partial_json import FreeTextReader, ObjectScanner, has_free_text
 
+_MAX_HEAD = 256
+
 
 @dataclass
 class WrittenCall:
@@ -41,6 +43,8 @@ class WrittenCall:
     interrupted: BegunCall | None = None
     """Its end, if the server was stopped while it ran and before its item began."""
     _fragments: list[str] = field(default_factory=list[str])
+    _head: str = ""
+    """The first of the arguments."""
     _scanner: ObjectScanner = field(default_factory=ObjectScanner)
     _is_whole: bool = False
     """Whether the arguments are a complete JSON object; of custom tools: one with their text."""
@@ -76,6 +80,13 @@ class WrittenCall:
         return isinstance(self.owner, ServerSide) and self.owner.is_written_whole
 
     @property
+    def may_begin(self) -> bool:
+        """Whether its item can begin before the reply is complete."""
+        if not isinstance(self.owner, ServerSide) or not self.owner.is_written_whole:
+            return True
+        return self.owner.begins_at is not None and self.owner.begins_at.match(self._head) is not None
+
+    @property
     def is_complete(self) -> bool:
         """Whether nothing more is expected of the call, although the reply continues."""
         return bool(self.refusal) or self._is_whole
@@ -85,6 +96,8 @@ class WrittenCall:
         if self.is_ended and not self.refusal:  # a refused call has no item: only the model reads it again
             return []
         self._fragments.append(delta)
+        if len(self._head) < _MAX_HEAD:
+            self._head += delta[: _MAX_HEAD - len(self._head)]
         if self.is_client_side and not self._scanner.is_complete:
             self._scanner.feed(delta)
             self._is_whole = self._scanner.is_complete and (not self._is_custom or has_free_text(self.arguments))

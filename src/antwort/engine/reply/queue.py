@@ -61,8 +61,8 @@ class ReplyQueue:
             self.waiting.append([piece])
 
     def may_begin(self, call: WrittenCall) -> bool:
-        """Whether the item of the first call can begin: at once, or when the call is written whole."""
-        return self.finished is not None or not call.is_written_whole
+        """Whether the item of the first call can begin: at once, or when enough of the call is written."""
+        return self.finished is not None or call.may_begin
 
     def may_end(self, call: WrittenCall) -> bool:
         """Whether the first call is done: at the end of the reply, or where something follows a complete call."""

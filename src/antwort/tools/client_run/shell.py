@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -10,11 +12,22 @@ from msgspec import Meta, Struct
 from antwort.api.errors import malformed
 from antwort.api.ids import new_id
 from antwort.api.tools import ShellTool
-from antwort.engine.ports import FunctionSpec, PreparedTool, Progress, ToolContext
+from antwort.engine.partial_json import ListItem, ListReader
+from antwort.engine.ports import (
+    CallDefaults,
+    FunctionSpec,
+    HostedCall,
+    PreparedTool,
+    Progress,
+    ToolContext,
+    ToolDone,
+)
 from antwort.tools.client_run.arguments import InvalidArguments, convert, read_object
 from antwort.tools.client_run.prepared import ItemOfCall, PreparedClientTool, deltas, parameters
 
 MAX_COMMANDS: Final = 64
+_BEGINNING_RE: Final = re.compile(r'\s*\{\s*"commands"\s*:\s*\[\s*"')
+"""The arguments of a call up to its first command."""
 _COMMAND: Final = "response.shell_call_command"
 _MAX_SKILLS: Final = 200
 
@@ -64,7 +77,7 @@ def prepare_local(tool: ShellTool, param: str, context: ToolContext) -> Prepared
     except msgspec.ValidationError as error:
         raise malformed(error, root=f"{param}.environment", document=given) from error
     description = "\n\n".join(filter(None, (_DESCRIPTION, _skills(environment.skills or []))))
-    return PreparedClientTool(FunctionSpec("shell", description, _PARAMETERS), read_call)
+    return PreparedLocalShell(FunctionSpec("shell", description, _PARAMETERS), read_call)
 
 
 def _skills(skills: list[_LocalSkill]) -> str:
@@ -77,28 +90,117 @@ def _skills(skills: list[_LocalSkill]) -> str:
 
 def read_call(call_id: str, written: str) -> ItemOfCall:
     """The item of a call, and the events of its commands."""
-    given = convert(_with_list(read_object(written), "commands"), ShellArguments)
+    given = _read_arguments(written)
+    events = [event for at, text in enumerate(given.commands) for event in _events(at, text)]
+    begun = _begun(call_id)
+    return ItemOfCall(begun, _done(begun, given.commands, given), events)
+
+
+def _read_arguments(written: str) -> ShellArguments:
+    """The arguments, also where a model wrote one command as a string, or called the field `command`."""
+    fields = read_object(written)
+    commands: object = fields.get("commands", fields.get("command"))
+    if commands is not None:
+        fields["commands"] = [commands] if isinstance(commands, str) else commands
+    given = convert(fields, ShellArguments)
     if not all(map(str.strip, given.commands)):
         raise InvalidArguments("a command is empty")
-    item: dict[str, Any] = {"id": new_id("sh_"), "type": "shell_call", "status": "in_progress", "call_id": call_id}
-    limits = {"max_output_length": given.max_output_length, "timeout_ms": given.timeout_ms}
-    begun: dict[str, Any] = {**item, "action": {"commands": [], **limits}}
-    done = {**item, "status": "completed", "action": {"commands": given.commands, **limits}}
-    return ItemOfCall(begun, done, [event for at, text in enumerate(given.commands) for event in _events(at, text)])
+    return given
 
 
-def _with_list(fields: dict[str, Any], name: str) -> dict[str, Any]:
-    """The arguments where a model wrote one command as a string, or called the field `command`."""
-    commands: object = fields.get(name, fields.get("command"))
-    if commands is None:
-        return fields
-    return {**fields, name: [commands] if isinstance(commands, str) else commands}
+class PreparedLocalShell(PreparedClientTool):
+    """The shell of a response. Its commands are streamed while the model writes them."""
+
+    begins_at = _BEGINNING_RE
+
+    async def open(self, name: str, call_id: str, arguments: str) -> HostedCall:
+        if _BEGINNING_RE.match(arguments):
+            return StreamedShellCall(call_id)
+        return await super().open(name, call_id, arguments)
 
 
-def _events(index: int, command: str) -> list[Progress]:
-    """The events of a command, which have no item id."""
-    texts = [("added", {"command": ""}), *(("delta", {"delta": part}) for part in deltas(command))]
-    texts.append(("done", {"command": command}))
-    return [
-        Progress(f"{_COMMAND}.{step}", {"command_index": index, **fields}, has_item_id=False) for step, fields in texts
-    ]
+class StreamedShellCall(CallDefaults):
+    """A call whose commands the client gets while the model writes them.
+
+    Those that the model has written to their end are sent to the client, whatever follows them.
+    """
+
+    def __init__(self, call_id: str) -> None:
+        self._begun = _begun(call_id)
+        self._reader = ListReader("commands")
+        self._arguments: list[str] = []
+        self._commands: list[str] = []
+        self._parts: list[str] = []
+
+    @property
+    def item(self) -> dict[str, Any]:
+        return self._begun
+
+    def started_events(self) -> Sequence[Progress]:
+        return ()
+
+    def write(self, delta: str) -> Sequence[Progress]:
+        self._arguments.append(delta)
+        return [event for part in self._reader.feed(delta) for event in self._part_events(part)]
+
+    def _part_events(self, part: ListItem) -> Iterator[Progress]:
+        if part.index >= MAX_COMMANDS:
+            return
+        if not part.text and not part.is_end:
+            yield _event("added", part.index, command="")
+        self._parts.append(part.text)
+        for text in deltas(part.text):
+            yield _event("delta", part.index, delta=text)
+        if part.is_end:
+            self._commands.append("".join(self._parts))
+            self._parts = []
+            yield _event("done", part.index, command=self._commands[-1])
+
+    async def run(self) -> AsyncGenerator[Progress | ToolDone, None]:
+        try:
+            given = _read_arguments("".join(self._arguments))
+        except InvalidArguments as error:
+            given, problem = ShellArguments([]), str(error)
+        else:
+            problem = ""
+        if self._commands:
+            yield ToolDone(_done(self._begun, self._commands, given), "", awaits_client=True)
+        else:
+            yield self.failed(f"Nothing was done: {problem}.")
+
+    def failed(self, reason: str) -> ToolDone:
+        item = _done(self._begun, self._commands, ShellArguments([]))
+        return ToolDone({**item, "status": "incomplete"}, reason)
+
+
+def _begun(call_id: str) -> dict[str, Any]:
+    action: dict[str, Any] = {"commands": [], "max_output_length": None, "timeout_ms": None}
+    return {
+        "id": new_id("sh_"),
+        "type": "shell_call",
+        "status": "in_progress",
+        "call_id": call_id,
+        "action": action,
+    }
+
+
+def _done(begun: dict[str, Any], commands: list[str], limits: ShellArguments) -> dict[str, Any]:
+    action = {
+        "commands": commands,
+        "max_output_length": limits.max_output_length,
+        "timeout_ms": limits.timeout_ms,
+    }
+    return {**begun, "status": "completed", "action": action}
+
+
+def _events(index: int, command: str) -> Iterator[Progress]:
+    """The events of a whole command."""
+    yield _event("added", index, command="")
+    for part in deltas(command):
+        yield _event("delta", index, delta=part)
+    yield _event("done", index, command=command)
+
+
+def _event(step: str, index: int, **fields: str) -> Progress:
+    """An event of a command, which has no item id."""
+    return Progress(f"{_COMMAND}.{step}", {"command_index": index, **fields}, has_item_id=False)
