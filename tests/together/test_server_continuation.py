@@ -159,6 +159,25 @@ def test_a_call_that_is_interrupted_by_a_kill_is_not_run_again(code_server, stor
     assert response["usage"]["output_tokens"] > 0
 
 
+def test_a_call_for_the_client_stays_when_the_call_behind_it_is_interrupted_by_a_kill(code_server, tmp_path):
+    runs, release = tmp_path / "runs", tmp_path / "release"
+    patch = {"name": "apply_patch", "arguments": {"type": "update_file", "path": "a.py", "diff": "-a\n+b\n"}}
+    server = code_server(
+        when(1, {"call": patch}, call(code(runs, "one", release))),
+        {"reply": [{"text": "not asked again"}]},
+    )
+    identifier = begin(server, tools=[AUTO, {"type": "apply_patch"}])
+    seen = read_stream(server, identifier, until="response.code_interpreter_call.interpreting")
+    restart(server)
+    release.touch()
+
+    response = check_continued(server, identifier, seen)
+
+    assert response["status"] == "completed"
+    assert types(response) == [("apply_patch_call", "completed"), ("code_interpreter_call", "failed")]
+    assert response["output"][0]["operation"]["diff"] == "-a\n+b\n"
+
+
 def test_a_call_that_has_ended_stays_and_the_cut_reply_is_written_again(code_server, tmp_path):
     runs = tmp_path / "runs"
     server = code_server(when(1, call(code(runs, "one"))), when(2, *SLOWLY), when(3, {"text": "never"}))
