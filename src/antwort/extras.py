@@ -18,6 +18,7 @@ class Command(NamedTuple):
 
 
 COMMANDS: Final = {
+    "conformance": Command("antwort.conformance.cli", "server"),
     "doctor": Command("antwort.http.cli", "server"),
     "export": Command("antwort.storage.cli", "server"),
     "import": Command("antwort.storage.cli", "server"),

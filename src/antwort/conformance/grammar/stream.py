@@ -214,7 +214,7 @@ def check_fold(events: Sequence[SentEvent]) -> None:
 
 
 def _without_ciphertext(item: dict[str, Any]) -> dict[str, Any]:
-    """An item without what is encrypted anew each time."""
+    """An item without what is encrypted again each time."""
     return {key: value for key, value in item.items() if key != "encrypted_content"}
 
 

@@ -1,0 +1,76 @@
+"""Server for the conformance suite: all its tools, two tenants, and a scripted model that does what the prompts say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fake_search_api import Found, fake_search_api
+from fixtures_server import Server, create_key, run_server
+
+PAGES = [
+    Found("https://tea.example/oolong", "Oolong tea", "Oolong is a tea."),
+    Found("https://tea.example/green", "Green tea", "Sencha is a green tea."),
+]
+READ_FILE = "import pathlib\nprint(*(path.read_text() for path in pathlib.Path('/mnt/data').iterdir()))"
+
+
+def call(name: str, /, **arguments: Any) -> dict[str, Any]:
+    return {"call": {"name": name, "arguments": arguments}}
+
+
+def code(text: str) -> dict[str, Any]:
+    return call("code_interpreter", code=text)
+
+
+def search(query: str) -> dict[str, Any]:
+    return call("web_search", queries=[query])
+
+
+def when(text: str, *reply: dict[str, Any], turn: int = 1, **more: Any) -> dict[str, Any]:
+    return {"when": {"text": text, "turn": turn}, "reply": list(reply), **more}
+
+
+SCRIPT: dict[str, Any] = {
+    "fragment": 6,
+    "answers": [
+        when("/^Summarize the conversation above/", {"text": "There are notes about boxes of tea."}),
+        when("capital of France", {"text": '{"city": "Paris", "country": "France"}'}),
+        when("prime numbers", {"reasoning": "I count them."}, {"text": "6"}),
+        when("Call get_weather", call("get_weather", city="Berlin")),
+        when("save_note", call("save_note", input="buy milk")),
+        when("python tool to compute", code("print(12345 * 6789)")),
+        when("ValueError('on purpose')", code("raise ValueError('on purpose')")),
+        when("python tool twice", code("print(1)"), code("print(2)")),
+        when("python tool to print the text", code(READ_FILE)),
+        when("Search the web", search("oolong tea")),
+        when("web search tool twice", search("oolong tea"), search("green tea")),
+        when("conformance.invalid", call("open_page", url="https://conformance.invalid/")),
+        when("with commas", {"text": "1, 2, 3, "}, finish="length"),
+        when("Count from 1 to 500", {"text": "1, "}, {"delay": 600}),
+        when("Search the web", {"text": "Oolong is a tea [1]."}, turn=2),
+        {"reply": [{"text": "hello"}]},
+    ],
+}
+
+
+@contextmanager
+def conforming_server(directory: Path) -> Iterator[Server]:
+    """The server process, with the keys `a` and `b` of two tenants."""
+    keys = {name: create_key(directory, name, "--tenant", name) for name in ("a", "b")}
+    with fake_search_api(PAGES) as api:
+        config = {
+            "auth": {"keys_file": "keys.json"},
+            "models": {"default_for_unknown": False, "scripted": {"kind": "scripted", "script": "script.yaml"}},
+            "providers": {
+                "code_interpreter": {"enabled": True},
+                "web_search": {"engine": "searxng", "url": api.url, "timeout": 3},
+            },
+        }
+        (directory / "scratch").mkdir(parents=True)
+        environment = {"TMPDIR": str(directory / "scratch")}
+        with run_server(directory, config, environment=environment, script=SCRIPT) as server:
+            server.keys = keys
+            yield server
