@@ -380,6 +380,13 @@ def test_control_characters_of_a_server_are_not_printed(proxy, run):
 # ── the command ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize("required, exit_code", [("text", 0), ("shell", 1), ("shell:item", 1), ("shell:stream", 0)])
+def test_a_required_check_that_is_not_supported_exits_with_1(server, run, required, exit_code):
+    done = run(server.url, "text:item", "shell:item", arguments=["--require", required])
+
+    assert done.result.exit_code == exit_code
+
+
 def test_list_prints_all_checks_without_a_server():
     result = CliRunner().invoke(main, ["conformance", "--list"])
 

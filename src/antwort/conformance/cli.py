@@ -46,6 +46,9 @@ def _list_checks(context: click.Context, option: click.Parameter, is_set: bool) 
 @click.option("--other-key-env", metavar="NAME", help="Environment variable of another tenant's key.")
 @click.option("--model", help="Model of all requests.  [default: the only one that the server lists]")
 @click.option("--only", multiple=True, metavar="AREA[:BEHAVIOUR]", help="Run these checks only; several are possible.")
+@click.option(
+    "--require", multiple=True, metavar="AREA[:BEHAVIOUR]", help="These checks must pass: 1 if one is not supported."
+)
 @click.option("--mcp-url", metavar="URL", help="An MCP server that the server under test can reach.")
 @click.option("--timeout", type=click.FloatRange(min=1), default=300, show_default=True, help="Seconds of one answer.")
 @click.option("--slow", is_flag=True, help="Also run the checks that wait for the expiry of a container, a minute.")
@@ -60,13 +63,14 @@ def _list_checks(context: click.Context, option: click.Parameter, is_set: bool) 
     callback=_list_checks,
     help="Print all checks, and run none.",
 )
-def conformance(
+def conformance(  # noqa: PLR0913 - click passes each option
     url: str,
     key_env: str | None,
     key: str | None,
     other_key_env: str | None,
     model: str | None,
     only: tuple[str, ...],
+    require: tuple[str, ...],
     mcp_url: str | None,
     timeout: float,
     *,
@@ -85,11 +89,12 @@ def conformance(
     from antwort.conformance.suite import Selection, UnknownCheck, has_failed, run_suite  # noqa: PLC0415 - so does this
     from antwort.conformance.target import Target  # noqa: PLC0415 - so does this
 
-    selection = Selection(only)
+    selection, required = Selection(only), Selection(require)
     try:
         selection.require_known()
+        required.require_known()
     except UnknownCheck as error:
-        raise click.BadParameter(str(error), param_hint="--only") from error
+        raise click.UsageError(str(error)) from error
     with ExitStack() as stack:
         client = _client(url, key or _key_of(key_env, url), timeout)
         stack.callback(client.close)
@@ -103,7 +108,7 @@ def conformance(
     print_report(_console(), outcomes, requests, time.monotonic() - began)
     if json_file is not None:
         write_json(json_file, client.url, target.model, outcomes, requests)
-    if has_failed(outcomes):
+    if has_failed(outcomes, required):
         raise click.exceptions.Exit(1)
 
 

@@ -47,9 +47,13 @@ def run_suite(
         target.close()
 
 
-def has_failed(outcomes: Sequence[Outcome]) -> bool:
-    """Whether a check has failed."""
-    return any(outcome.verdict is Verdict.FAILED for outcome in outcomes)
+def has_failed(outcomes: Sequence[Outcome], required: Selection) -> bool:
+    """Whether a check has failed, or a required one has not passed."""
+    return any(
+        outcome.verdict is Verdict.FAILED
+        or (outcome.verdict is not Verdict.PASSED and required.names and required.has(outcome.area, outcome.behaviour))
+        for outcome in outcomes
+    )
 
 
 def _areas(target: Target) -> Iterator[tuple[str, Mapping[str, Callable[[], None]]]]:

@@ -133,6 +133,9 @@ _STATUSES = _keys("completed incomplete")
 _HOSTED_STATUSES = _keys("completed incomplete failed")
 _WRITTEN = _keys("content summary arguments input code outputs queries output")
 
+WRITTEN_INSIDE: Final = {"shell_call": ("action", "commands"), "apply_patch_call": ("operation", "diff")}
+"""The field of an object in an item that is empty when the item is added."""
+
 
 class ItemRule(NamedTuple):
     """An item type: the prefix of its id, its keys, and the order of its events."""
@@ -194,17 +197,20 @@ ITEMS: Final[dict[str, ItemRule]] = {
     "shell_call": ItemRule(
         "sh_",
         _keys("id type status call_id action"),
-        "A(bh*H)*D",
+        "A(bh*H)+D",
         interrupted_order="A(bh*H)*(bh*)?D",
         optional_keys=_keys("environment caller created_by"),
     ),
     "shell_call_output": ItemRule(
         "sho_",
         _keys("id type status call_id output"),
-        "A(o*O)*D",
+        "A(o*O)+D",
         interrupted_order="A(o*O)*o*D",
         optional_keys=_keys("max_output_length caller created_by"),
         initial_status="completed",
+    ),
+    "computer_call": ItemRule(
+        "cu_", _keys("id type status call_id pending_safety_checks"), "AD", optional_keys=_keys("action actions")
     ),
     "local_shell_call": ItemRule("lsh_", _keys("id type status call_id action"), "AD"),
     "apply_patch_call": ItemRule(

@@ -15,6 +15,7 @@ from antwort.conformance.grammar.rules import (
     FINAL_EVENTS,
     ITEMS,
     RESPONSE_STATUSES,
+    WRITTEN_INSIDE,
     EventRule,
     SentEvent,
 )
@@ -160,10 +161,13 @@ def _check_item(events: list[SentEvent], final: Any, *, is_completed: bool, stri
     rule = ITEMS.get(kind)
     if rule is None:
         return
-    status = added.get("status", rule.initial_status)
+    status = added.get("status") or rule.initial_status
     require(status == rule.initial_status, f"the status {rule.initial_status} of an added {kind}", status)
     for key in rule.empty_keys:
         require(not added.get(key), f"`{key}` is empty when a {kind} is added", added)
+    where, key = WRITTEN_INSIDE.get(kind, ("", ""))
+    inside: Any = added.get(where) or {}
+    require(not inside.get(key), f"`{where}.{key}` is empty when a {kind} is added", added)
     is_ended = events[-1]["type"] == "response.output_item.done"
     require(is_ended or not is_completed, f"the {kind} ends with output_item.done", events[-1])
     if is_ended:
@@ -177,7 +181,7 @@ def _check_end(events: list[SentEvent], final: Any, *, strict: bool) -> None:
     word = "".join(EVENTS.get(event["type"].removeprefix("response."), _UNKNOWN).letter for event in events)
     if not strict:
         word = word.replace(_UNKNOWN.letter, "")
-    status = final.get("status", "completed")
+    status = final.get("status") or "completed"
     order = (rule.interrupted_order if status != "completed" else "") or rule.order
     if re.fullmatch(order, word) is None:
         raise Violation(f"the events of a {kind} in the order {_spell(order)}", [event["type"] for event in events])

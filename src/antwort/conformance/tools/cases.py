@@ -43,6 +43,8 @@ class ToolCase:
     fields: Json | None = None
     """Further parameters of the request."""
     is_hosted: bool = False
+    is_echoed: bool = True
+    """Whether the response shows the declared tools."""
     include: Inclusion | None = None
     output: Callable[[Json], Json] | None = None
     """The item with which the client answers the call."""
@@ -250,6 +252,7 @@ CASES: Final[tuple[ToolCase, ...]] = (
         prompt="Use the local shell to list the files here.",
         declare=_declared({"type": "local_shell"}),
         choice="required",
+        is_echoed=False,  # OpenAI sends an empty list
         output=_local_shell_output,
     ),
     ToolCase(
