@@ -10,10 +10,13 @@ from typing import Any
 from fake_search_api import Found, fake_search_api
 from fixtures_server import Server, create_key, run_server
 
+from antwort.conformance.tools.cases import MCP_LABEL
+
 PAGES = [
     Found("https://tea.example/oolong", "Oolong tea", "Oolong is a tea."),
     Found("https://tea.example/green", "Green tea", "Sencha is a green tea."),
 ]
+MCP_FUNCTION = f"{MCP_LABEL}__customer"
 READ_FILE = "import pathlib\nprint(*(path.read_text() for path in pathlib.Path('/mnt/data').iterdir()))"
 
 
@@ -48,6 +51,16 @@ SCRIPT: dict[str, Any] = {
         when("Search the web", search("oolong tea")),
         when("web search tool twice", search("oolong tea"), search("green tea")),
         when("conformance.invalid", call("open_page", url="https://conformance.invalid/")),
+        when("shell tool to run: echo", call("shell", commands=["echo conformance"])),
+        when("exit 3", call("shell", commands=["exit 3"])),
+        when("shell tool twice", call("shell", commands=["echo 1"]), call("shell", commands=["echo 2"])),
+        when("shell tool to list", call("shell", commands=["ls"])),
+        when("local shell", call("local_shell", command=["ls"])),
+        when("with apply_patch", call("apply_patch", type="create_file", path="notes.txt", diff="+buy milk")),
+        when("file search twice", call("file_search", queries=["blue box"]), call("file_search", queries=["red box"])),
+        when("password of the blue box", call("file_search", queries=["password of the blue box"])),
+        when("MCP server twice", call(MCP_FUNCTION, number=7), call(MCP_FUNCTION, number=8)),
+        when("tools of the MCP server", call(MCP_FUNCTION, number=7)),
         when("with commas", {"text": "1, 2, 3, "}, finish="length"),
         when("Count from 1 to 500", {"text": "1, "}, {"delay": 600}),
         when("Search the web", {"text": "Oolong is a tea [1]."}, turn=2),

@@ -282,7 +282,7 @@ CASES: Final[tuple[ToolCase, ...]] = (
         choice={"type": "file_search"},
         is_hosted=True,
         include=Inclusion(value="file_search_call.results", field=lambda item: item["results"]),
-        twice_prompt="Search the files twice: for the blue box, then for the red box.",
+        twice_prompt="Use file search twice: for the blue box, then for the red box.",
     ),
     ToolCase(
         name="mcp",
