@@ -23,6 +23,7 @@ _MAX_BODY: Final = 64 << 20
 _MAX_RETRIES: Final = 2
 _MAX_RETRY_AFTER: Final = 60.0
 _MAX_SHOWN_BODY: Final = 4000
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _ENVELOPE_KEYS: Final = frozenset(("message", "type", "param", "code"))
 
 
@@ -124,6 +125,8 @@ class ApiClient:
     key: str | None
     timeout: float = 300.0
     sleep: Callable[[float], object] = time.sleep
+    max_body: int = _MAX_BODY
+    """Maximum bytes of an answer."""
     requests: int = 0
     """How many requests were sent."""
     last: Exchange | None = None
@@ -133,14 +136,15 @@ class ApiClient:
     def __post_init__(self) -> None:
         self.url = base_url(self.url)
         headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
-        self._http = httpx2.Client(headers=headers, timeout=self.timeout)
+        is_local = urlsplit(self.url).hostname in _LOOPBACK  # no proxy reaches it
+        self._http = httpx2.Client(headers=headers, timeout=self.timeout, trust_env=not is_local)
 
     def close(self) -> None:
         self._http.close()
 
     def with_key(self, key: str | None) -> ApiClient:
         """Another client of the same server."""
-        return ApiClient(self.url, key, self.timeout, self.sleep)
+        return ApiClient(self.url, key, self.timeout, self.sleep, self.max_body)
 
     def get(self, path: str, **params: Any) -> Reply:
         return self.send("GET", path, params=params)
@@ -194,7 +198,7 @@ class ApiClient:
             with self._http.stream(exchange.method, exchange.url, **options) as answer:
                 for chunk in answer.iter_bytes():
                     content += chunk
-                    require(len(content) <= _MAX_BODY, f"an answer below {_MAX_BODY} bytes")
+                    require(len(content) <= self.max_body, f"an answer of up to {self.max_body} bytes")
                     if time.monotonic() > deadline:
                         raise Unreachable(f"the answer is not complete after {self.timeout:g} seconds")
         except httpx2.TimeoutException as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from antwort.conformance.checks import Skipped, behaviour
+from antwort.conformance.client import quoted
 from antwort.conformance.endpoints.base import EndpointChecks, supported
 from antwort.conformance.grammar import require, require_equal
 
@@ -139,9 +140,9 @@ class ResponseChecks(EndpointChecks):
     def cancelled(self) -> None:
         """Only a response in the background can be cancelled."""
         response = self.target.create(self.target.request(_PROMPT)).ok()
-        self.client.send("POST", f"/responses/{response['id']}/cancel").error(400)
+        self.client.send("POST", f"/responses/{quoted(response['id'])}/cancel").error(400)
         begun = self.target.create(self.target.request("Count from 1 to 500.", background=True)).ok()
-        path = f"/responses/{begun['id']}"
+        path = f"/responses/{quoted(begun['id'])}"
         reply = self.client.send("POST", f"{path}/cancel")
         if reply.status != 400:  # it may have ended meanwhile
             require(reply.ok()["status"] in ("cancelled", "completed"), "the status cancelled or completed", reply.text)
@@ -152,7 +153,7 @@ class ResponseChecks(EndpointChecks):
     def deleted(self) -> None:
         """A deleted response is gone."""
         response = self.target.create(self.target.request(_PROMPT)).ok()
-        path = f"/responses/{response['id']}"
+        path = f"/responses/{quoted(response['id'])}"
         deleted = self.client.delete(path).ok()
         require(deleted.get("deleted") is True and deleted.get("id") == response["id"], "the deleted id", deleted)
         self.client.get(path).error(404)

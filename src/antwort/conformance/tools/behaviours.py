@@ -243,6 +243,8 @@ class ToolChecks:
         require_equal(response["status"], "completed", "the status of the next response")
         for item in response["output"]:
             check_item_keys(item)
+        if self._case.verify_next is not None:
+            self._case.verify_next(self._call(self.response), response)
 
     @behaviour
     def forced(self) -> None:

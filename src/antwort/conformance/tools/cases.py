@@ -50,6 +50,8 @@ class ToolCase:
     """The item with which the client answers the call."""
     verify: Callable[[Json], None] | None = None
     """A further check of the response."""
+    verify_next: Callable[[Json, Json], None] | None = None
+    """A check of a call, and of the response after the client has answered it."""
     failing_prompt: str | None = None
     """A prompt whose call fails."""
     twice_prompt: str | None = None
@@ -144,6 +146,12 @@ def _shell_container_of(response: Json) -> None:
             environment: Json | None = item.get("environment")
             is_named = environment is not None and environment.get("type") == "container_reference"
             require(is_named, "the container in `environment`", item)
+
+
+def _approved_call(request: Json, response: Json) -> None:
+    approved = [item for item in response["output"] if item.get("approval_request_id") == request["id"]]
+    kinds = [item["type"] for item in approved]
+    require(kinds == ["mcp_call"], f"one mcp_call with the approval_request_id {request['id']}", response["output"])
 
 
 def _logprobs(item: Json) -> Any:
@@ -300,5 +308,6 @@ CASES: Final[tuple[ToolCase, ...]] = (
         declare=_mcp("always"),
         choice={"type": "mcp", "server_label": MCP_LABEL},
         output=_approval,
+        verify_next=_approved_call,
     ),
 )
