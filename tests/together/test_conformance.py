@@ -400,6 +400,7 @@ def test_list_prints_all_checks_without_a_server():
         (["http://127.0.0.1:9"], "http://127.0.0.1:9/v1/models cannot be read"),
         (["http://127.0.0.1:9", "--only", "txt"], "'txt' is no check"),
         (["http://127.0.0.1:9", "--key-env", "NO_SUCH_VARIABLE"], "NO_SUCH_VARIABLE is not set"),
+        (["http://127.0.0.1:9", "--json", "missing/outcomes.json"], "The directory of missing/outcomes.json does not"),
         ([], "Missing argument 'URL'"),
     ],
 )

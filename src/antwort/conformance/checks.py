@@ -63,7 +63,7 @@ _VERDICTS: Final = {
     Inconclusive: Verdict.INCONCLUSIVE,
     Skipped: Verdict.SKIPPED,
 }
-_MALFORMED: Final = (KeyError, IndexError, TypeError, AttributeError, ValueError)
+MALFORMED: Final = (KeyError, IndexError, TypeError, AttributeError, ValueError)
 """What reading an object raises that does not have the documented shape."""
 
 
@@ -92,7 +92,7 @@ def run_check(check: Check) -> Outcome:
         failure = (violation.expected, violation.received)
     except Unreachable as error:
         failure = ("an answer", str(error))
-    except _MALFORMED as error:
+    except MALFORMED as error:
         failure = ("the documented shape", f"{type(error).__name__}: {error}")
     else:
         return Outcome(check.area, check.behaviour, Verdict.PASSED)

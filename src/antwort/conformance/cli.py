@@ -89,6 +89,8 @@ def conformance(  # noqa: PLR0913 - click passes each option
     from antwort.conformance.suite import Selection, UnknownCheck, has_failed, run_suite  # noqa: PLC0415 - so does this
     from antwort.conformance.target import Target  # noqa: PLC0415 - so does this
 
+    if json_file is not None and not json_file.absolute().parent.is_dir():
+        raise click.UsageError(f"The directory of {json_file} does not exist.")
     selection, required = Selection(only), Selection(require)
     try:
         selection.require_known()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
-from antwort.conformance.checks import Inconclusive, Skipped, Unsupported
+from antwort.conformance.checks import MALFORMED, Inconclusive, Skipped, Unsupported
 from antwort.conformance.client import ApiClient, Exchange, Json, Reply, Unreachable, UploadedContent, quoted
 from antwort.conformance.grammar import Violation, require, require_equal
 
@@ -55,7 +55,7 @@ class Once(Generic[T]):
             except (Unsupported, Inconclusive, Skipped) as reason:
                 failed[self._name] = reason
                 raise
-            except (Violation, Unreachable, KeyError, TypeError):
+            except (Violation, Unreachable, *MALFORMED):
                 failed[self._name] = Skipped("it needs an answer that an earlier check of this row has reported")
                 raise
         value, exchange = made[self._name]
