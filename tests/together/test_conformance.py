@@ -81,6 +81,13 @@ def test_this_server_passes_every_check(server, run):
     assert done.result.exit_code == 0
 
 
+@pytest.mark.long
+def test_an_expired_container_is_refused_and_can_be_retrieved(server, run):
+    done = run(server.url, "containers:expired", arguments=["--slow"])
+
+    assert done.having("passed") == {"containers:expired"}, done.result.output
+
+
 def test_the_report_has_a_table_and_the_reasons(server, run):
     done = run(server.url, "text", "shell", "errors:limit")
 
