@@ -68,6 +68,16 @@ def test_calls_with_a_separate_output_item():
     assert replayed(type="local_shell_call", call_id="c", action={"command": ["ls"]}).name == "local_shell"
     assert replayed(type="apply_patch_call", call_id="c", operation={"type": "delete_file"}).name == "apply_patch"
 
+    local = {"type": "exec", "command": ["ls"], "env": {}, "user": None}
+    assert json.loads(replayed(type="local_shell_call", call_id="c", action=local).arguments) == {"command": ["ls"]}
+    limited = {"commands": ["ls"], "timeout_ms": None, "max_output_length": 9}
+    shell = replayed(type="shell_call", call_id="c", action=limited)
+    assert json.loads(shell.arguments) == {"commands": ["ls"], "max_output_length": 9}
+    several = replayed(type="computer_call", call_id="c", actions=[{"type": "wait"}], action=None)
+    assert (several.name, json.loads(several.arguments)) == ("computer", {"actions": [{"type": "wait"}]})
+    one = replayed(type="computer_call", call_id="c", action={"type": "wait"})
+    assert json.loads(one.arguments) == {"action": {"type": "wait"}}
+
     entries = [
         {"stdout": "a.txt\n", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}},
         {"stdout": "", "stderr": "no", "outcome": {"type": "timeout"}},
@@ -76,6 +86,8 @@ def test_calls_with_a_separate_output_item():
     assert output == "a.txt\n(exit code 0)\nno\n(timed out)"
     patched = {"type": "apply_patch_call_output", "call_id": "c", "status": "completed", "output": None}
     assert replay_output(read(patched)) == "completed"
+    seen = {"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_screenshot", "file_id": "f"}}
+    assert replay_output(read(seen)) == "[screenshot]"
 
 
 @pytest.mark.parametrize(
