@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from msgspec import Struct, field
 
@@ -26,8 +26,9 @@ from antwort.engine.ports import (
 )
 from antwort.tools.client_run.arguments import InvalidArguments
 
+T = TypeVar("T")
+
 _MAX_INLINE: Final = 16_384
-"""Longer arguments are read in a thread: they would block the event loop."""
 _MAX_DELTA: Final = 4096
 
 
@@ -57,10 +58,7 @@ class PreparedClientTool(ToolDefaults):
 
     async def open(self, name: str, call_id: str, arguments: str) -> HostedCall:
         try:
-            if len(arguments) > _MAX_INLINE:
-                item = await asyncio.to_thread(self._read_call, call_id, arguments)
-            else:
-                item = self._read_call(call_id, arguments)
+            item = await read_in_thread_if_long(arguments, lambda written: self._read_call(call_id, written))
         except InvalidArguments as error:
             raise self._refusal(name, str(error)) from error
         return ClientToolCall(item)
@@ -109,6 +107,11 @@ class ClientToolCall(CallDefaults):
 
     def failed(self, reason: str) -> ToolDone:
         return ToolDone({**self._item.begun, "status": "incomplete"}, reason)
+
+
+async def read_in_thread_if_long(arguments: str, read: Callable[[str], T]) -> T:
+    """Read arguments; long ones in a thread, because they would block the event loop."""
+    return read(arguments) if len(arguments) <= _MAX_INLINE else await asyncio.to_thread(read, arguments)
 
 
 def deltas(text: str) -> Iterator[str]:

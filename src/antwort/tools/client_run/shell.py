@@ -23,7 +23,13 @@ from antwort.engine.ports import (
     ToolDone,
 )
 from antwort.tools.client_run.arguments import InvalidArguments, convert, read_object
-from antwort.tools.client_run.prepared import ItemOfCall, PreparedClientTool, deltas, parameters
+from antwort.tools.client_run.prepared import (
+    ItemOfCall,
+    PreparedClientTool,
+    deltas,
+    parameters,
+    read_in_thread_if_long,
+)
 
 MAX_COMMANDS: Final = 64
 _BEGINNING_RE: Final = re.compile(r'\s*\{\s*"commands"\s*:\s*\[\s*"')
@@ -158,7 +164,7 @@ class StreamedShellCall(CallDefaults):
 
     async def run(self) -> AsyncGenerator[Progress | ToolDone, None]:
         try:
-            given = _read_arguments("".join(self._arguments))
+            given = await read_in_thread_if_long("".join(self._arguments), _read_arguments)
         except InvalidArguments as error:
             given, problem = ShellArguments([]), str(error)
         else:
