@@ -183,6 +183,35 @@ def test_the_location_of_the_user_is_echoed(client):
     assert response.tools[0].to_dict()["user_location"] == location
 
 
+@pytest.mark.parametrize(
+    "options, echoed",
+    [
+        ({}, {}),
+        ({"search_context_size": None, "user_location": None}, {}),
+        ({"search_context_size": "low"}, {"search_context_size": "low"}),
+        (
+            {"user_location": {"country": "DE"}},
+            {"user_location": {"type": "approximate", "city": None, "country": "DE", "region": None, "timezone": None}},
+        ),
+        ({"external_web_access": False}, {"external_web_access": False}),
+        ({"filters": {}}, {"filters": {"allowed_domains": None}}),
+    ],
+)
+@pytest.mark.parametrize("kind", TYPES)
+def test_the_declaration_is_echoed_with_its_defaults(client, kind, options, echoed):
+    is_preview = "preview" in kind
+    if is_preview and {"filters", "external_web_access"} & set(options):
+        with pytest.raises(openai.BadRequestError):
+            ask(client, "no search", {"type": kind, **options})
+        return
+    response = ask(client, "no search", {"type": kind, **options})
+    filters = {} if is_preview else {"filters": None}
+    expected = {"type": kind, "search_context_size": "medium", "user_location": None, **filters, **echoed}
+
+    assert response.tools[0].to_dict() == expected
+    assert client.responses.retrieve(response.id).tools[0].to_dict() == expected
+
+
 def test_without_external_access_only_what_was_retrieved_before_is_used(env, client):
     cached = {**SEARCH, "external_web_access": False}
     ask(client, f"open {env.site.url}/text")

@@ -139,6 +139,10 @@ class _AnyWebSearchTool(_Tool):
     search_content_types: list[str] | UnsetType | None = UNSET
     """Accepted and ignored: results are text."""
 
+    def __post_init__(self) -> None:
+        if self.search_context_size is None:
+            self.search_context_size = "medium"
+
 
 class _CurrentWebSearchTool(_AnyWebSearchTool):
     filters: WebSearchFilters | None = None

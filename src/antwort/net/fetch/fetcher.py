@@ -23,7 +23,7 @@ import socket
 import ssl
 from collections.abc import Callable, Collection, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http import HTTPStatus
 from typing import Final, Protocol
 
@@ -92,6 +92,8 @@ class FetchedPage:
     charset: str
     """Of the header; empty if there was none."""
     body: bytes = field(repr=False)
+    redirects: Sequence[str] = ()
+    """The URLs that the first one redirected to, in order; the last is `url`."""
 
 
 @dataclass(frozen=True)
@@ -128,13 +130,15 @@ class Fetcher:
     async def _follow(
         self, url: httpx2.URL, accepts: Callable[[str], bool], allows_host: Callable[[str], bool]
     ) -> FetchedPage:
+        redirects: list[str] = []
         for _ in range(self._limits.max_redirects + 1):
             if not allows_host(url.host):
                 raise FetchRefused(f"the host {url.host} is not among the allowed domains")
             result = await self._get(url, accepts)
             if isinstance(result, FetchedPage):
-                return result
+                return replace(result, redirects=redirects)
             url = result.url
+            redirects.append(str(url))
         raise FetchError(f"the page redirects more than {self._limits.max_redirects} times")
 
     async def _get(self, url: httpx2.URL, accepts: Callable[[str], bool]) -> FetchedPage | _Redirect:

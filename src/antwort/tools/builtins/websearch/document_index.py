@@ -5,21 +5,23 @@ The methods block on the disk: they are called in threads. A file that is not a 
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+import msgspec
 from msgspec import Struct
 
 _logger = logging.getLogger(__name__)
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _MAX_WORDS: Final = 32
 _WORD_RE: Final = re.compile(r"\w+")
 
@@ -44,6 +46,7 @@ END;
 CREATE TRIGGER removed AFTER DELETE ON documents BEGIN
     INSERT INTO words (words, rowid, title, text) VALUES ('delete', old.id, old.title, old.text);
 END;
+CREATE TABLE redirects (url TEXT PRIMARY KEY, target TEXT NOT NULL, hops TEXT NOT NULL, stored_at REAL NOT NULL);
 CREATE TABLE files (path TEXT PRIMARY KEY, version TEXT NOT NULL, url TEXT);
 """
 
@@ -57,6 +60,8 @@ class Document(Struct, frozen=True):
     is_page: bool = True
     stored_at: float = 0.0
     """Seconds since the epoch; set by the index."""
+    redirects: tuple[str, ...] = ()
+    """The URLs that led to the document, after the one that was asked for; the last is `url`."""
 
 
 class DocumentIndex:
@@ -81,12 +86,14 @@ class DocumentIndex:
     # ── documents ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def get(self, url: str) -> Document | None:
-        """The document of a URL."""
+        """The document of a URL, or the one that it redirects to."""
         with self._lock:
+            redirect = self._connection.execute("SELECT target, hops FROM redirects WHERE url = ?", (url,)).fetchone()
+            target, hops = (url, "[]") if redirect is None else redirect
             row = self._connection.execute(
-                "SELECT url, title, text, is_page, stored_at FROM documents WHERE url = ?", (url,)
+                "SELECT url, title, text, is_page, stored_at FROM documents WHERE url = ?", (target,)
             ).fetchone()
-        return None if row is None else _document(row)
+        return None if row is None else msgspec.structs.replace(_document(row), redirects=tuple(json.loads(hops)))
 
     def put(self, documents: Iterable[tuple[str, Document]]) -> None:
         """Store documents, each with its host. What an engine says about a page does not replace the page."""
@@ -99,12 +106,22 @@ class DocumentIndex:
                     if known is not None:
                         continue
                 self._connection.execute("DELETE FROM documents WHERE url = ?", (document.url,))
+                if document.is_page:
+                    self._connection.execute("DELETE FROM redirects WHERE url = ?", (document.url,))
                 size = len(document.url) + len(document.title) + len(document.text)
                 self._connection.execute(
                     "INSERT INTO documents (url, host, title, text, is_page, stored_at, size) "
                     "VALUES (?, ?, ?, ?, ?, ?, ?)",
                     (document.url, host, document.title, document.text, document.is_page, self._clock(), size),
                 )
+
+    def put_redirect(self, url: str, hops: Sequence[str]) -> None:
+        """Note that a URL redirects through these URLs, to the last one. Each of them is checked when it is used."""
+        with self._lock, self._connection:
+            if hops[-1] != url:
+                self._connection.execute("DELETE FROM documents WHERE url = ? AND is_page", (url,))
+            row = (url, hops[-1], json.dumps(list(hops)), self._clock())
+            self._connection.execute("INSERT OR REPLACE INTO redirects VALUES (?, ?, ?, ?)", row)
 
     def shrink(self, *, max_size: int, max_age: float) -> None:
         """Delete documents that are older than `max_age` seconds, and the oldest above `max_size` characters."""
@@ -117,6 +134,7 @@ class DocumentIndex:
                 ).fetchone()
                 self._connection.execute("DELETE FROM documents WHERE id = ?", (oldest[0],))
                 size -= oldest[1]
+            self._connection.execute("DELETE FROM redirects WHERE target NOT IN (SELECT url FROM documents)")
 
     def search(self, text: str, *, limit: int, domains: tuple[str, ...] = (), since: float = 0.0) -> list[Document]:
         """Documents with words of the text, the best first; only those of these domains, stored since then."""

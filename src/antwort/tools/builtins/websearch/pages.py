@@ -48,7 +48,7 @@ class PageCache:
         self._lock = asyncio.Lock()
 
     async def get(self, tenant: str, url: str, *, max_age: float | None = None) -> Document | None:
-        """A page, at most this old."""
+        """A page, at most this old. Those that a URL redirects to are found by it, with their redirects."""
         document = await self._use(tenant, lambda index: index.get(comparable_url(url)))
         oldest = self._clock() - (self._settings.max_age if max_age is None else max_age)
         is_valid = document is not None and document.is_page and document.stored_at >= oldest
@@ -62,11 +62,14 @@ class PageCache:
         found = await self._use(tenant, lambda index: index.search(text, limit=limit, domains=domains, since=since))
         return [SearchResult(one.url, one.title, excerpt(one.text, text, max_text)) for one in found or ()]
 
-    async def put(self, tenant: str, documents: Sequence[Document]) -> None:
+    async def put(self, tenant: str, documents: Sequence[Document], *, redirected_from: str | None = None) -> None:
+        """Store documents. `redirected_from` is the URL that led, by its redirects, to the one of a single document."""
         settings = self._settings
 
         def store(index: DocumentIndex) -> None:
             index.put((host_of(document.url), document) for document in documents)
+            if redirected_from is not None:
+                index.put_redirect(redirected_from, documents[0].redirects)
             index.shrink(max_size=settings.max_bytes, max_age=settings.max_age)
 
         await self._use(tenant, store)
@@ -131,6 +134,7 @@ class PageReader:
             return page
         cached = await self._cache.get(tenant, key, max_age=self._cache.fresh_for if is_live else None)
         if cached is not None:
+            self._check_redirects(cached, domains)
             return SavedPage(cached.url, cached.title, cached.text)
         if self._engine.is_offline:
             raise PageUnavailable("The page was not opened: it is not among the saved pages of this server.")
@@ -139,6 +143,13 @@ class PageReader:
         if self._extractor is None:
             raise PageUnavailable("Pages cannot be opened on this server: answer from the texts of the results.")
         return await self._fetch(tenant, key, domains, self._extractor, is_stored=is_stored)
+
+    def _check_redirects(self, cached: Document, domains: AllowedDomains) -> None:
+        """The redirects of a cached page, under the rule that they are checked by when the page is fetched."""
+        for host in map(host_of, cached.redirects):
+            if not domains.allows(host):
+                reason = f"it redirects to {host}, which is not among the allowed domains"
+                raise PageUnavailable(f"The page was not opened: {reason}.")
 
     async def _fetch(
         self, tenant: str, url: str, domains: AllowedDomains, extractor: PageExtractor, *, is_stored: bool
@@ -152,6 +163,7 @@ class PageReader:
             raise PageUnavailable(str(error)) from error
         page = SavedPage(comparable_url(fetched.url), text.title or host_of(fetched.url), text.text)
         if is_stored:
-            documents = [Document(key, page.title, page.text) for key in dict.fromkeys([url, page.url])]
-            await self._cache.put(tenant, documents)
+            redirects = tuple(map(comparable_url, fetched.redirects))
+            document = Document(page.url, page.title, page.text, redirects=redirects)
+            await self._cache.put(tenant, [document], redirected_from=url if redirects else None)
         return page

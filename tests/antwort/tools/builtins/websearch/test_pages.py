@@ -142,6 +142,52 @@ async def test_a_page_is_fetched_once_while_it_is_fresh(cache, site):
     assert len(site.paths) == before + 3
 
 
+@pytest.fixture
+def two_hosts(cache, site):
+    """A reader to whom the site has the hosts `a.example`, whose `/redirect` leads to `b.example`, and `b.example`."""
+
+    async def resolve(host: str, port: int):
+        return ["127.0.0.1"]
+
+    fetcher = Fetcher(AddressPolicy(["127.0.0.1"]), FetchLimits(ports=[site.port]), resolve=resolve)
+    guarded = GuardedEngine(NoPages(), name="fake")
+    return PageReader(guarded, cache, fetcher, FakeExtractor())  # pyright: ignore[reportArgumentType] - a fake
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+async def test_the_redirects_of_a_cached_page_are_checked_again(cache, site, two_hosts, is_live):
+    target = f"http://b.example:{site.port}/tea"
+    back = f"http://a.example:{site.port}/redirect?to={target}"
+    url = f"http://a.example:{site.port}/redirect?to={back.replace('&', '%26')}"
+    assert (await read(two_hosts, url)).url == target
+    requests = len(site.paths)
+
+    cached = await read(two_hosts, url, is_live=is_live)
+    both = await read(two_hosts, url, is_live=is_live, domains=AllowedDomains(["a.example", "b.example"]))
+    assert (cached.url, both.url) == (target, target), "a cached page has the URL that it was found at"
+    for only in ("a.example", "b.example"):
+        with pytest.raises(PageUnavailable, match="allowed"):
+            await read(two_hosts, url, is_live=is_live, domains=AllowedDomains([only]))
+    assert [one.url for one in await cache.search("a", "tea", limit=9, max_text=9, domains=("a.example",))] == []
+    assert [one.url for one in await cache.search("a", "tea", limit=9, max_text=9, domains=("b.example",))] == [target]
+    assert len(site.paths) == requests
+
+
+async def test_a_redirect_is_dropped_with_its_page_and_replaced_by_a_page(cache):
+    redirected = Document("https://b.example/", "b", "tea", redirects=("https://c.example/", "https://b.example/"))
+    await cache.put("a", [redirected], redirected_from="https://a.example/")
+    found = await cache.get("a", "https://a.example/")
+    assert found is not None
+    assert (found.url, found.redirects) == ("https://b.example/", redirected.redirects)
+
+    await cache.put("a", [page("a")])
+    assert (await cache.get("a", "https://a.example/")).redirects == ()
+    await cache.put("a", [redirected], redirected_from="https://a.example/")
+    cache.clock.now += 101
+    await cache.put("a", [page("x")])
+    assert await cache.get("a", "https://a.example/") is None
+
+
 async def test_pages_of_the_engine_are_not_fetched(cache, site):
     opened = reader(cache, site, OwnPages())
     before = len(site.paths)
