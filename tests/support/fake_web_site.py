@@ -24,6 +24,36 @@ extractors look for long paragraphs: so here is one more sentence about tea, and
 """
 
 
+def pdf_document(*pages: str, title: str = "", content: bytes | None = None, loop: bool = False) -> bytes:
+    """A PDF document with a line of text on each page; or with this content of its only page.
+
+    With `loop` the tree of its pages contains itself.
+    """
+    contents = [f"BT /F1 12 Tf 72 720 Td ({text}) Tj ET".encode() for text in pages or [""]]
+    contents = contents if content is None else [content]
+    kids = " ".join(f"{5 + 2 * number} 0 R" for number in range(len(contents)))
+    objects = [
+        b"<< /Type /Catalog /Pages 2 0 R >>",
+        f"<< /Type /Pages /Count {len(contents)} /Kids [{'2 0 R' if loop else kids}] >>".encode(),
+        b"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        f"<< /Title ({title}) >>".encode(),
+    ]
+    for number, text in enumerate(contents):
+        body = zlib.compress(text)
+        resources = "/Parent 2 0 R /MediaBox [0 0 612 792] /Resources << /Font << /F1 3 0 R >> >>"
+        objects.append(f"<< /Type /Page {resources} /Contents {6 + 2 * number} 0 R >>".encode())
+        head = f"<< /Length {len(body)} /Filter /FlateDecode >>\nstream\n".encode()
+        objects.append(head + body + b"\nendstream")
+    written, offsets = bytearray(b"%PDF-1.7\n"), list[int]()
+    for number, entry in enumerate(objects, 1):
+        offsets.append(len(written))
+        written += f"{number} 0 obj\n".encode() + entry + b"\nendobj\n"
+    table = "".join(f"{offset:010} 00000 n \n" for offset in offsets)
+    size = len(objects) + 1
+    end = f"xref\n0 {size}\n0000000000 65535 f \n{table}trailer << /Root 1 0 R /Info 4 0 R /Size {size} >>"
+    return bytes(written) + f"{end}\nstartxref\n{len(written)}\n%%EOF\n".encode()
+
+
 class FakeWebSite:
     """The site: `url`, and the requests so far as paths with headers."""
 
@@ -87,7 +117,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._send("Plain tea costs 2 €.".encode(), kind="text/plain; charset=utf-8")
 
     def _pdf(self, _: dict[str, str]) -> None:
+        self._send(pdf_document("Oolong costs 12 euros.", title="Price list"), kind="application/pdf")
+
+    def _broken_pdf(self, _: dict[str, str]) -> None:
         self._send(b"%PDF-1.7", kind="application/pdf")
+
+    def _archive(self, _: dict[str, str]) -> None:
+        self._send(b"PK", kind="application/zip")
 
     def _untyped(self, _: dict[str, str]) -> None:
         self._send(b"<p>Untyped tea</p>", kind="")
@@ -157,6 +193,8 @@ class _Handler(BaseHTTPRequestHandler):
         "/meta-charset": _meta_charset,
         "/text": _text,
         "/pdf": _pdf,
+        "/damaged-pdf": _broken_pdf,
+        "/archive": _archive,
         "/untyped": _untyped,
         "/redirect": _redirect,
         "/loop": _loop,

@@ -289,7 +289,8 @@ def test_an_engine_that_does_not_answer_is_given_up(client):
 @pytest.mark.parametrize(
     "path, message",
     [
-        ("/pdf", "content type is application/pdf"),
+        ("/archive", "content type is application/zip"),
+        ("/damaged-pdf", "its parser ended with 'error'"),
         ("/bomb", "exceeds"),
         ("/big", "exceeds"),
         ("/nothing", "status 404"),
@@ -317,6 +318,13 @@ def test_a_page_that_cannot_be_opened_is_a_failed_call(env, client, path, messag
 )
 def test_pages_are_read_in_their_charset(env, client, path, text):
     assert text in ask(client, f"open {env.site.url}{path}").output_text
+
+
+def test_a_pdf_is_read(env, client):
+    response = ask(client, f"open {env.site.url}/pdf", include=RESULTS)
+
+    assert calls(response)[0]["results"][0]["title"] == "Price list"
+    assert "Oolong costs 12 euros." in response.output_text
 
 
 def test_by_default_loopback_is_refused(tmp_path):

@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 
 from antwort.sandbox.errors import CannotStart
 
-SCIENTIFIC: Final = ("numpy", "pandas", "matplotlib", "matplotlib.pyplot", "resiliparse.extract.html2text")
+SCIENTIFIC: Final = ("numpy", "pandas", "matplotlib", "matplotlib.pyplot", "resiliparse.extract.html2text", "pypdf")
 """Numbers, tables and charts for the code of models, and the text extraction of the web search."""
 BARE: Final = ()
 

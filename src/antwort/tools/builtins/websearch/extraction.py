@@ -1,14 +1,15 @@
-"""Text extraction: HTML becomes text in a sandbox of its own; plain text is decoded here.
+"""Text extraction: HTML and PDF become text in a sandbox of their own; plain text is decoded here.
 
-A page is hostile input to a parser, so it is parsed in a new sandbox that is ended afterwards: a page that takes the
+A page is hostile input to a parser, so each is parsed in a new sandbox that is ended afterwards: a page that takes the
 parser over can only give a wrong text for itself. The sandboxes are no containers of the Containers API: they count
 towards no quota of the tenant, and their number is limited here, fairly across tenants.
 """
 
 from __future__ import annotations
 
-import codecs
+import asyncio
 import logging
+import re
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -21,17 +22,19 @@ from antwort.containers.sandboxes.port import ExecutionResult, Sandbox, SandboxE
 from antwort.net.errors import QueueFull
 from antwort.net.fair_semaphore import FairSemaphore
 from antwort.net.fetch import FetchedPage
+from antwort.tools.builtins.websearch.charsets import decode_text
 
 _logger = logging.getLogger(__name__)
 
 HTML_TYPES: Final = frozenset({"text/html", "application/xhtml+xml", ""})
+PDF_TYPES: Final = frozenset({"application/pdf", "application/x-pdf"})
 _TEXT_TYPES: Final = frozenset({"application/json", "application/ld+json", "application/xml", "application/yaml"})
 _PROGRAM: Final = Path(__file__).with_name("extract_in_sandbox.py").read_text(encoding="utf-8")
 _MAX_RESULT_BYTES: Final = 8 * 1024 * 1024
 _MAX_TEXT: Final = 1_000_000
 _MAX_CONCURRENT: Final = 4
 _MAX_QUEUE: Final = 64
-_NO_LIBRARY: Final = "No module named 'resiliparse'"
+_NO_LIBRARY_RE: Final = re.compile(r"No module named '(resiliparse|pypdf)'")
 
 
 class ExtractionFailed(Exception):
@@ -47,7 +50,7 @@ class PageText(Struct, frozen=True):
 
 def is_readable(content_type: str) -> bool:
     """Whether a page of this type can be read as text."""
-    return content_type in HTML_TYPES or content_type in _TEXT_TYPES or content_type.startswith("text/")
+    return content_type in (HTML_TYPES | PDF_TYPES | _TEXT_TYPES) or content_type.startswith("text/")
 
 
 class PageExtractor:
@@ -61,8 +64,8 @@ class PageExtractor:
 
     async def extract(self, tenant: str, page: FetchedPage) -> PageText:
         """Title and text of a page of a readable type; `ExtractionFailed`."""
-        if page.content_type not in HTML_TYPES:
-            return plain_text(page)
+        if page.content_type not in (HTML_TYPES | PDF_TYPES):
+            return await asyncio.to_thread(plain_text, page)
         try:
             async with self._slots.slot(tenant):
                 sandbox = await self._sandboxes.acquire(
@@ -79,17 +82,17 @@ class PageExtractor:
             raise ExtractionFailed("The page could not be read: its sandbox failed.") from error
 
     async def _extract(self, sandbox: Sandbox, page: FetchedPage) -> PageText:
-        await sandbox.write_file("page.html", _one_chunk(page.body))
+        await sandbox.write_file("page", _one_chunk(page.body))
         result, printed = None, ""
-        code = f"CHARSET = {page.charset!r}\n{_PROGRAM.replace(_FUTURE, '')}"
+        code = f"CHARSET, IS_PDF = {page.charset!r}, {page.content_type in PDF_TYPES}\n{_PROGRAM.replace(_FUTURE, '')}"
         async with aclosing(sandbox.run(code, timeout=self._timeout)) as steps:
             async for step in steps:
                 if isinstance(step, ExecutionResult):
                     result = step
                     printed = "".join(piece.text for piece in step.output)
         if result is None or result.status != "ok":
-            if _NO_LIBRARY in printed:
-                _logger.error("pages cannot be read: the Python of the sandboxes lacks resiliparse")
+            if (missing := _NO_LIBRARY_RE.search(printed)) is not None:
+                _logger.error("pages cannot be read: the Python of the sandboxes lacks %s", missing[1])
             status = "no result" if result is None else result.status
             raise ExtractionFailed(f"The page could not be read: its parser ended with '{status}'.")
         return await _read_result(sandbox)
@@ -113,13 +116,8 @@ async def _read_result(sandbox: Sandbox) -> PageText:
 
 
 def plain_text(page: FetchedPage) -> PageText:
-    """The text of a page that is not HTML. An unknown charset is taken for UTF-8."""
-    try:
-        charset = codecs.lookup(page.charset).name if page.charset else "utf-8"
-        text = page.body[: 4 * _MAX_TEXT].decode(charset, errors="replace")
-    except (LookupError, ValueError, AssertionError):  # a codec may also be none of text
-        text = page.body[: 4 * _MAX_TEXT].decode(errors="replace")
-    return PageText("", text.removeprefix("\ufeff").strip()[:_MAX_TEXT])
+    """The text of a page that needs no parser. Blocks for as long as a long text takes to decode."""
+    return PageText("", decode_text(page.body, page.charset, _MAX_TEXT))
 
 
 async def _one_chunk(data: bytes) -> AsyncIterator[bytes]:

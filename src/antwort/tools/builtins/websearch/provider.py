@@ -111,7 +111,11 @@ def _fetcher(settings: FetchSettings) -> Fetcher:
 
 def _description(engine: GuardedEngine, name: str, extractor: PageExtractor | None) -> str:
     if engine.is_offline:
-        html = "" if extractor is not None else "; HTML files are left out, because there is no sandbox to read them in"
+        html = (
+            ""
+            if extractor is not None
+            else "; HTML and PDF files are left out, because there is no sandbox to read them in"
+        )
         return f"saved pages of a folder, without network{html}"
     if extractor is None:
         return f"{name}; pages are not opened, because there is no sandbox to read them in"

@@ -3,7 +3,7 @@
 The URL of a file is named in its first lines by a comment, `<!-- url: https://… -->` or the `<!-- saved from url=… -->`
 of browsers. Otherwise its path is the URL, as `wget --mirror` lays out files: `example.com/tea.html` is
 `https://example.com/tea.html`. Files that changed are read again before a search. HTML is read in a sandbox, since it
-may be hostile; without a sandbox, HTML files are left out.
+may be hostile; without a sandbox, HTML and PDF files are left out.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _logger = logging.getLogger(__name__)
 MAX_FILES: Final = 50_000
 MAX_FILE_BYTES: Final = 5 * 1024 * 1024
 _TENANT: Final = "antwort:web_search"  # of the sandboxes that read the operator's files
-_HTML: Final = frozenset({".html", ".htm", ".xhtml"})
+_PARSED: Final = {".html": "text/html", ".htm": "text/html", ".xhtml": "text/html", ".pdf": "application/pdf"}
+"""The types, by suffix, of files that are read in a sandbox."""
 _TEXT: Final = frozenset({".md", ".markdown", ".txt"})
 _HEAD: Final = 2048
 _URL_RE: Final = re.compile(
@@ -94,7 +95,7 @@ class LocalEngine:
 
     def _files(self) -> Iterator[tuple[str, str]]:
         """Paths below the folder, and versions. Links are not followed."""
-        readable = _TEXT | _HTML if self._extractor is not None else _TEXT
+        readable = _TEXT | _PARSED.keys() if self._extractor is not None else _TEXT
         count = 0
         for directory, folders, names in os.walk(self._folder):
             folders.sort()
@@ -120,15 +121,16 @@ class LocalEngine:
         if url is None:
             _logger.warning("the saved page %s has no valid URL", path)
             return None
-        if Path(path).suffix.lower() in _TEXT:
+        suffix = Path(path).suffix.lower()
+        if suffix in _TEXT:
             text = _URL_RE.sub(b"", data[:_HEAD], count=1) + data[_HEAD:]
-            document = plain_text(FetchedPage(url, "text/markdown", "", text))
+            document = await asyncio.to_thread(plain_text, FetchedPage(url, "text/markdown", "", text))
             heading = _TITLE_RE.search(document.text)
             return Document(url, heading[1] if heading else Path(path).stem, document.text)
         if self._extractor is None:
             return None
         try:
-            page = await self._extractor.extract(_TENANT, FetchedPage(url, "text/html", "", data))
+            page = await self._extractor.extract(_TENANT, FetchedPage(url, _PARSED[suffix], "", data))
         except ExtractionFailed as error:
             _logger.warning("the saved page %s cannot be read: %s", path, error)
             return None
