@@ -336,6 +336,8 @@ class FetchSettings(_Section):
     """The ports that may be connected to."""
     allow_networks: list[str] = field(default_factory=list[str])
     """Networks beside the public internet that may be connected to, such as `10.1.0.0/16` or `127.0.0.1/32`."""
+    input_urls: bool = False
+    """Whether the URLs of images and files of the input are fetched."""
 
 
 class LogSettings(_Section):

@@ -24,6 +24,9 @@ extractors look for long paragraphs: so here is one more sentence about tea, and
 """
 
 
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(30)
+
+
 def pdf_document(*pages: str, title: str = "", content: bytes | None = None, loop: bool = False) -> bytes:
     """A PDF document with a line of text on each page; or with this content of its only page.
 
@@ -128,6 +131,12 @@ class _Handler(BaseHTTPRequestHandler):
     def _untyped(self, _: dict[str, str]) -> None:
         self._send(b"<p>Untyped tea</p>", kind="")
 
+    def _image(self, query: dict[str, str]) -> None:
+        self._send(PNG, kind=query.get("type", "image/png"))
+
+    def _typed(self, query: dict[str, str]) -> None:
+        self._send(query.get("body", "x" * int(query.get("size", "0"))).encode(), kind=query["type"])
+
     def _redirect(self, query: dict[str, str]) -> None:
         self._send(b"", status=int(query.get("status", "302")), location=query["to"])
 
@@ -151,22 +160,22 @@ class _Handler(BaseHTTPRequestHandler):
     def _cut_gzip(self, _: dict[str, str]) -> None:
         self._send(gzip.compress(TEA.encode())[:-20], content_encoding="gzip")
 
-    def _bomb(self, _: dict[str, str]) -> None:
-        self._send(_BOMB, content_encoding="gzip")
+    def _bomb(self, query: dict[str, str]) -> None:
+        self._send(_BOMB, kind=query.get("type", "text/html"), content_encoding="gzip")
 
     def _big(self, _: dict[str, str]) -> None:
         self._send(b"x" * 20_000_000)
 
-    def _endless(self, _: dict[str, str]) -> None:
+    def _endless(self, query: dict[str, str]) -> None:
         self.send_response(200)
-        self.send_header("content-type", "text/html")
+        self.send_header("content-type", query.get("type", "text/html"))
         self.end_headers()
         while not self.site.ended.is_set():
             self.wfile.write(b"x" * 65_536)
 
-    def _slow(self, _: dict[str, str]) -> None:
+    def _slow(self, query: dict[str, str]) -> None:
         self.send_response(200)
-        self.send_header("content-type", "text/html")
+        self.send_header("content-type", query.get("type", "text/html"))
         self.end_headers()
         while not self.site.ended.wait(0.05):
             self.wfile.write(b"x")
@@ -192,6 +201,9 @@ class _Handler(BaseHTTPRequestHandler):
         "/latin1": _latin1,
         "/meta-charset": _meta_charset,
         "/text": _text,
+        "/notes.txt": _text,
+        "/image": _image,
+        "/typed": _typed,
         "/pdf": _pdf,
         "/damaged-pdf": _broken_pdf,
         "/archive": _archive,

@@ -7,7 +7,7 @@ rules for their fields.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, field
@@ -194,12 +194,17 @@ class InputText(Struct, tag_field="type", tag="input_text"):
     text: str
 
 
+SOURCE_URL: Final = "antwort:source_url"
+
+
 class InputImage(Struct, tag_field="type", tag="input_image"):
     """An image, by URL, data URL or uploaded file."""
 
     image_url: str | None = None
     file_id: str | None = None
     detail: str | None = None
+    source_url: str | None = field(name=SOURCE_URL, default=None)
+    """Where this server fetched `image_url` from."""
 
 
 class InputFile(Struct, tag_field="type", tag="input_file"):
@@ -209,6 +214,8 @@ class InputFile(Struct, tag_field="type", tag="input_file"):
     file_url: str | None = None
     file_data: str | None = None
     filename: str | None = None
+    source_url: str | None = field(name=SOURCE_URL, default=None)
+    """Where this server fetched `file_data` from."""
 
 
 class GivenText(Struct, tag_field="type", tag="output_text"):

@@ -27,6 +27,7 @@ from antwort.api.token_estimate import estimate_item
 from antwort.api.tools import ToolDeclaration, ToolTypes, convert_with_tools, tool_type
 from antwort.config import CompactionSettings
 from antwort.engine.attachments import Attacher
+from antwort.engine.attachments.input_urls import InputUrls
 from antwort.engine.checkpoint.state import Checkpoint, read_checkpoint
 from antwort.engine.classify import (
     available_tool_types,
@@ -73,6 +74,8 @@ class Engine:
     """How often a background response is resumed: one that crashes the process must not do so for ever."""
     now: Callable[[], int] = field(default=lambda: int(time.time()))
     retries: RetryingWriter = field(default_factory=RetryingWriter)
+    input_urls: InputUrls | None = None
+    """Fetches the URLs of input items, if the operator allows it."""
     check_lease: Callable[[], None] = field(default=lambda: None)
     """Raises `StoreFault` if other replicas may take over the responses of this one."""
     _content_reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_CONTENT_READS))
@@ -181,6 +184,9 @@ class Engine:
             request, owner, self.store, sealer, chosen, tool_types=self.tool_types, is_resumed=is_resumed
         )
         check_outputs(context)
+        if self.input_urls is not None and not is_resumed:
+            images = chosen.reads_images or bool(request.tools)
+            context = await self.input_urls.resolve(context, owner.tenant, images=images)
         tools = self._available_tools(request, context, response)
         ended = [] if checkpoint is None else [items.read(raw) for raw in checkpoint.items]
         begun = [] if checkpoint is None else [items.read(raw) for raw in checkpoint.output[len(ended) :]]

@@ -267,6 +267,8 @@ class ChosenModel(Struct, frozen=True):
     """Whether it accepts files of any type; otherwise only text."""
     reads_images: bool = True
     """Whether it accepts images."""
+    reads_file_urls: bool = False
+    """Whether its backend fetches files by URL itself."""
     encrypts_reasoning: bool = False
     """Whether its backend encrypts reasoning by itself: encrypted content of others is then sent to it unchanged."""
     summarizes_reasoning: bool = False

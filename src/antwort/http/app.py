@@ -15,11 +15,20 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 
 from antwort.auth import LOCAL, Authenticator, Caller, KeyFile, KeyFileError, ProcessRateLimiter
-from antwort.config import AuthSettings, Config, ConfigError, api_keys_path, compaction_keys_path, state_directory
+from antwort.config import (
+    AuthSettings,
+    Config,
+    ConfigError,
+    FetchSettings,
+    api_keys_path,
+    compaction_keys_path,
+    state_directory,
+)
 from antwort.containers import Containers
 from antwort.containers.replicas.calls import CallTokens
 from antwort.containers.replicas.client import ReplicaClient
 from antwort.containers.sandboxes import Backend, open_backend
+from antwort.engine.attachments.input_urls import InputUrls
 from antwort.engine.background import Background
 from antwort.engine.driver import ResponseRun
 from antwort.engine.engine import Engine
@@ -34,6 +43,7 @@ from antwort.http.openapi import ApiRoute, openapi_route
 from antwort.http.resources import containers, conversations, files, health, models, replica_calls, responses
 from antwort.http.services import Services
 from antwort.models.registry import ModelRegistry, open_models
+from antwort.net.fetch import AddressPolicy, Fetcher, FetchLimits
 from antwort.net.origin import is_loopback
 from antwort.sealing import Sealer, SealingKeys, SealingKeysError
 from antwort.storage import open_store
@@ -78,6 +88,7 @@ async def open_services(
     model_registry, store, membership, backend, web_search = await _open_resources(config, environment, sealer, metrics)
     tokens = None if membership is None else CallTokens(sealer, membership.own_id)
     running = _containers(config, store, backend, metrics, membership, tokens)
+    fetcher = open_fetcher(config.fetch)
     registry = ToolRegistry()
     limits = config.engine
     engine = Engine(
@@ -89,6 +100,7 @@ async def open_services(
         limits.max_turns,
         limits.max_attached,
         ignore_unavailable_tools=config.tools.unavailable == "ignore",
+        input_urls=InputUrls(fetcher, max_bytes=config.engine.max_attached) if config.fetch.input_urls else None,
         check_lease=(lambda: None) if membership is None else membership.check_lease,
     )
     services = Services(
@@ -171,7 +183,8 @@ async def _open_resources(
         backend = await open_backend(config.providers.code_interpreter, state, environment, replica)
         if backend.sandboxes is not None:
             opened.push_async_callback(backend.sandboxes.aclose)
-        web_search = await open_web_search(config, backend.sandboxes, environment, state.with_name("web_search"))
+        state = state.with_name("web_search")
+        web_search = await open_web_search(config, backend.sandboxes, environment, state, open_fetcher(config.fetch))
         opened.pop_all()
     return _Resources(models, store, membership, backend, web_search)
 
@@ -201,6 +214,17 @@ async def _resume(services: Services, run: ResponseRun) -> None:
             cleanup.callback(await services.rate_limiter.resume(caller))
     cleanup.enter_context(services.track(run))
     services.background.launch(run, on_end=cleanup.close)
+
+
+def open_fetcher(settings: FetchSettings) -> Fetcher:
+    """The fetcher of URLs that users and models choose."""
+    limits = FetchLimits(
+        timeout=settings.timeout,
+        max_bytes=settings.max_bytes,
+        max_redirects=settings.max_redirects,
+        ports=frozenset(settings.ports),
+    )
+    return Fetcher(AddressPolicy(settings.allow_networks), limits)
 
 
 def _containers(

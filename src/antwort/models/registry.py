@@ -130,6 +130,7 @@ def open_models(
             upstream_name=getattr(named, "model", None) or name,
             reads_files=_reads_files(named),
             reads_images=_reads_images(named),
+            reads_file_urls=not isinstance(named, (ChatCompletionsModel, EmbeddedModel)),
             encrypts_reasoning=backend.encrypts_reasoning,
             summarizes_reasoning=backend.summarizes_reasoning,
             context_window=named.context if isinstance(named, EmbeddedModel) else None,

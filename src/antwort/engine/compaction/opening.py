@@ -293,8 +293,8 @@ def _part_values(parts: Iterable[Part]) -> Iterable[Any]:
     for part in parts:
         match part:
             case InputImage():
-                yield part.image_url or part.file_id
+                yield part.source_url or part.image_url or part.file_id
             case InputFile():
-                yield part.file_id or part.file_url or part.file_data
+                yield part.file_id or part.file_url or part.source_url or part.file_data
             case _:
                 yield part.refusal if isinstance(part, items.Refusal) else part.text

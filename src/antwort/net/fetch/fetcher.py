@@ -35,6 +35,7 @@ from antwort.net.http_transport import HttpTransport
 
 USER_AGENT: Final = "Mozilla/5.0 (compatible; antwort; fetches single pages for users)"
 MAX_URL_LENGTH: Final = 4096
+ACCEPT_PAGES: Final = "text/html,application/xhtml+xml,text/plain;q=0.9,*/*;q=0.1"
 
 _REDIRECTS: Final = (
     HTTPStatus.MOVED_PERMANENTLY,
@@ -118,30 +119,38 @@ class Fetcher:
         self._ssl_context = ssl_context
 
     async def fetch(
-        self, url: str, *, accepts: Callable[[str], bool], allows_host: Callable[[str], bool] = lambda _: True
+        self,
+        url: str,
+        *,
+        accepts: Callable[[str], bool],
+        allows_host: Callable[[str], bool] = lambda _: True,
+        accept: str = ACCEPT_PAGES,
     ) -> FetchedPage:
-        """GET a page; `FetchError` says why not. `accepts` decides by content type, `allows_host` by host name."""
+        """GET a page; `FetchError` says why not. `accepts` decides by content type, `allows_host` by host name.
+
+        `accept` is the header of the request.
+        """
         try:
             async with asyncio.timeout(self._limits.timeout):
-                return await self._follow(check_url(url), accepts, allows_host)
+                return await self._follow(check_url(url), accepts, allows_host, accept)
         except TimeoutError as error:
             raise FetchError(f"the page did not arrive within {self._limits.timeout:g} s") from error
 
     async def _follow(
-        self, url: httpx2.URL, accepts: Callable[[str], bool], allows_host: Callable[[str], bool]
+        self, url: httpx2.URL, accepts: Callable[[str], bool], allows_host: Callable[[str], bool], accept: str
     ) -> FetchedPage:
         redirects: list[str] = []
         for _ in range(self._limits.max_redirects + 1):
             if not allows_host(url.host):
                 raise FetchRefused(f"the host {url.host} is not among the allowed domains")
-            result = await self._get(url, accepts)
+            result = await self._get(url, accepts, accept)
             if isinstance(result, FetchedPage):
                 return replace(result, redirects=redirects)
             url = result.url
             redirects.append(str(url))
         raise FetchError(f"the page redirects more than {self._limits.max_redirects} times")
 
-    async def _get(self, url: httpx2.URL, accepts: Callable[[str], bool]) -> FetchedPage | _Redirect:
+    async def _get(self, url: httpx2.URL, accepts: Callable[[str], bool], accept: str) -> FetchedPage | _Redirect:
         if (url.port or _PORTS[url.scheme]) not in self._limits.ports:
             raise FetchRefused(f"port {url.port} is not allowed")
         timeout = dict.fromkeys(("connect", "read", "write"), self._limits.timeout)
@@ -151,7 +160,7 @@ class Fetcher:
             headers={
                 "host": url.netloc.decode("ascii"),
                 "user-agent": USER_AGENT,
-                "accept": "text/html,application/xhtml+xml,text/plain;q=0.9,*/*;q=0.1",
+                "accept": accept,
                 "accept-encoding": ACCEPTED,
                 "connection": "close",
             },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -16,10 +15,10 @@ from antwort.api.tools import (
     WebSearchPreviewTool,
     WebSearchTool,
 )
-from antwort.config import Config, FetchSettings
+from antwort.config import Config
 from antwort.containers.sandboxes.port import Sandboxes
 from antwort.engine.ports import ToolContext
-from antwort.net.fetch import AddressPolicy, Fetcher, FetchLimits
+from antwort.net.fetch import Fetcher
 from antwort.tools.builtins.websearch.domains import AllowedDomains, allowed_domains
 from antwort.tools.builtins.websearch.engines import GuardedEngine, SearchQuery, open_engine
 from antwort.tools.builtins.websearch.extraction import PageExtractor
@@ -80,7 +79,7 @@ class WebSearchProvider:
 
 
 async def open_web_search(
-    config: Config, sandboxes: Sandboxes | None, environment: Mapping[str, str], state: Path
+    config: Config, sandboxes: Sandboxes | None, environment: Mapping[str, str], state: Path, fetcher: Fetcher
 ) -> OpenedWebSearch:
     """Open the web search of the configuration. `state` is the directory of its index and its cache."""
     settings = config.providers.web_search
@@ -93,20 +92,9 @@ async def open_web_search(
         extractor = PageExtractor(sandboxes, memory_limit=config.containers.tiers[0])
     opened = await open_engine(settings, state, environment, extractor)
     engine = GuardedEngine(opened, name=settings.engine, wait_timeout=settings.timeout)
-    fetcher = await asyncio.to_thread(_fetcher, config.fetch)
     cache = PageCache(state / "cache", settings.cache)
     reader = PageReader(engine, cache, fetcher, extractor)
     return OpenedWebSearch(WebSearchProvider(engine, reader, cache), _description(engine, settings.engine, extractor))
-
-
-def _fetcher(settings: FetchSettings) -> Fetcher:
-    limits = FetchLimits(
-        timeout=settings.timeout,
-        max_bytes=settings.max_bytes,
-        max_redirects=settings.max_redirects,
-        ports=frozenset(settings.ports),
-    )
-    return Fetcher(AddressPolicy(settings.allow_networks), limits)
 
 
 def _description(engine: GuardedEngine, name: str, extractor: PageExtractor | None) -> str:

@@ -27,7 +27,7 @@ from antwort.api.attached_parts import (
     image_as_file,
 )
 from antwort.api.errors import ApiError, invalid, missing_parameter, not_found
-from antwort.api.items import InputFile, InputImage, Item, Raw
+from antwort.api.items import SOURCE_URL, InputFile, InputImage, Item, Raw
 from antwort.engine.context import Context
 from antwort.engine.ports import ChosenModel
 from antwort.engine.stores import FileRecord, FileStore, Owner
@@ -95,6 +95,8 @@ class Attacher:
         cause = f"The model '{self.model.name}' cannot read images."
         if is_given:
             message = f"{cause} Send text instead, or use a model that reads images."
+            if self.tools_read_files:
+                message += " The tools read images only as data or files, not by URL."
             return invalid(message, param=location.param, code="unsupported_value")
         part = f"{location.field}[{location.part_index}]"
         message = f"{cause} The history has one, in {part} of the item '{item.id}'."
@@ -103,6 +105,7 @@ class Attacher:
 
     async def _resolved(self, part: AttachedPart, raw: Raw, location: PartLocation) -> Raw:
         """The part as the model reads it."""
+        raw = {name: value for name, value in raw.items() if name != SOURCE_URL}
         if isinstance(part, InputFile):
             return raw | await self._file(part, location)
         if self.model.reads_images:
@@ -140,18 +143,19 @@ class Attacher:
 
     async def _file(self, part: InputFile, location: PartLocation) -> Raw:
         if part.file_data:
-            name, source = part.filename or "file", "file_data"
+            name, source = part.filename or "file", "file_data" if part.source_url is None else "file_url"
             content = decode_file_data(part.file_data, f"{location.param}.file_data")
         elif part.file_id is not None:
             record, content = await self._load(part.file_id, location)
             name, source = part.filename or record.filename, "file_id"
         elif part.file_url:
-            if self.model.reads_files:
+            if self.model.reads_file_urls:
                 return {}
             raise invalid(
-                "This server does not fetch files from URLs. Send the file's content, or upload it.",
+                "This server does not fetch files from URLs: send the file's content, or upload it. Its operator can "
+                "allow it with `fetch.input_urls: true` in the configuration.",
                 param=f"{location.param}.file_url",
-                code="unsupported_file",
+                code="unsupported_value",
             )
         else:
             raise missing_parameter(f"{location.param}.file_id")

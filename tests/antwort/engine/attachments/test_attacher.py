@@ -61,7 +61,9 @@ def file(**fields) -> dict[str, Any]:
 
 
 def attacher(store, owner=US, *, reads_files=False, reads_images=True, most=1_000_000, **options):
-    model = ChosenModel("m", Scripted(parse_script("answers: []")), "m", reads_files, reads_images)
+    model = ChosenModel(
+        "m", Scripted(parse_script("answers: []")), "m", reads_files, reads_images, reads_file_urls=reads_files
+    )
     return Attacher(owner, store, model, most, **options)
 
 
@@ -150,7 +152,7 @@ async def test_a_missing_file_is_an_error_with_its_param(store, kind, owner, fil
         (file(file_data=data_url("text/plain", PDF), filename="x.txt"), "unsupported_file", "file_data"),
         (file(file_data="data:text/plain;base64,%%%"), "invalid_value", "file_data"),
         (file(file_data="not base64"), "invalid_value", "file_data"),
-        (file(file_url="https://x.example/a.pdf"), "unsupported_file", "file_url"),
+        (file(file_url="https://x.example/a.pdf"), "unsupported_value", "file_url"),
     ],
 )
 async def test_a_file_that_the_model_cannot_read_is_an_error(store, part, code, param):
