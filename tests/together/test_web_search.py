@@ -293,6 +293,11 @@ def test_an_engine_that_does_not_answer_is_given_up(client):
         ("/damaged-pdf", "its parser ended with 'error'"),
         ("/bomb", "exceeds"),
         ("/big", "exceeds"),
+        ("/endless", "exceeds"),
+        ("/headers", "is incomplete or not valid HTTP"),
+        ("/cut", "is incomplete or not valid HTTP"),
+        ("/cut-gzip", "the compressed body is incomplete"),
+        ("/brotli", "the content encoding 'br' is not supported"),
         ("/nothing", "status 404"),
         ("/loop", "redirects more than 5 times"),
         ("/redirect?to=http://10.0.0.1:PORT/", "10.0.0.1 is not on the public internet"),
@@ -428,6 +433,26 @@ def test_a_background_response_searches_and_its_stream_can_be_resumed(env, clien
     assert done.tool_usage.web_search.num_requests == 1
 
 
+def test_a_kill_during_a_call_repeats_no_search_and_no_fetch(env):
+    """The calls of the reply that was cut are not run again, and those before it keep their sources."""
+    searches, fetches = env.api.queries.count("tea"), env.site.paths.count("/silent")
+    with env.server.client() as client:
+        begun = ask(client, "killed", background=True)
+        wait_until(lambda: env.site.paths.count("/silent") > fetches)
+    env.server.kill()
+    env.server.start()
+    with env.server.client() as client:
+        done = wait_until(lambda: (now := client.responses.retrieve(begun.id)).status == "completed" and now)
+
+    found, opened, _ = calls(done)
+    assert (found["status"], opened["status"]) == ("completed", "failed")
+    assert opened["action"] == {"type": "open_page", "url": f"{env.site.url}/silent"}
+    assert citations(done)[0] == ("[1]", f"{env.site.url}/tea")
+    assert done.tool_usage.web_search.num_requests == 2
+    assert env.api.queries.count("tea") == searches + 1
+    assert env.site.paths.count("/silent") == fetches + 1
+
+
 # ── tenants, and servers without an engine ───────────────────────────────────────────────────────────────────────────
 
 
@@ -505,7 +530,8 @@ def test_a_search_that_is_cancelled_ends(env, client):
     assert (item["status"], item["action"]["query"]) == ("incomplete", "search silent")
 
 
-def test_searches_of_one_answer_run_in_order(env: WebSearchEnv, client):
-    ask(client, "again and again")
+def test_all_searches_of_one_answer_run(env: WebSearchEnv, client):
+    response = ask(client, "again and again")
 
-    assert env.api.queries[-3:] == ["tea", "oolong", "sencha"]
+    assert [call["action"]["query"] for call in calls(response)] == ["tea", "oolong", "sencha"]
+    assert sorted(env.api.queries[-3:]) == ["oolong", "sencha", "tea"]

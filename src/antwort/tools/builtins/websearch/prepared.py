@@ -36,6 +36,7 @@ from antwort.tools.builtins.websearch.types import (
 )
 
 _MAX_KEPT_PAGES: Final = 8
+_PAGE_LOCKS: Final = 16
 _NUMBER_RE: Final = re.compile(r"\[?(\d{1,6})\]?")
 
 
@@ -66,6 +67,7 @@ class PreparedWebSearch(ToolDefaults):
         self._is_live = is_live
         self._sources = Sources(context.history)
         self._pages: dict[str, SavedPage] = {}
+        self._page_locks = tuple(asyncio.Lock() for _ in range(_PAGE_LOCKS))
         self.specs = function_specs(
             opens_pages=reader.opens_pages,
             domains=options.domains,
@@ -155,16 +157,20 @@ class PreparedWebSearch(ToolDefaults):
         return url if source is None else source.url
 
     async def _page(self, url: str) -> SavedPage:
-        """A page. The last ones stay open, so that finding a text in one does not fetch it again."""
+        """A page. The last ones stay open, so that finding a text in one does not fetch it again.
+
+        Nor do two calls that run at the same time fetch it twice.
+        """
         key = comparable_url(url)
-        if key not in self._pages:
-            page = await self._reader.read(
-                self._tenant, url, domains=self._domains, is_live=self._is_live, is_stored=self._is_stored
-            )
-            if len(self._pages) >= _MAX_KEPT_PAGES:
-                del self._pages[next(iter(self._pages))]
-            self._pages[key] = page
-        return self._pages[key]
+        async with self._page_locks[hash(key) % _PAGE_LOCKS]:
+            if key not in self._pages:
+                page = await self._reader.read(
+                    self._tenant, url, domains=self._domains, is_live=self._is_live, is_stored=self._is_stored
+                )
+                if len(self._pages) >= _MAX_KEPT_PAGES:
+                    del self._pages[next(iter(self._pages))]
+                self._pages[key] = page
+            return self._pages[key]
 
 
 def _alternating(found: list[list[SearchResult]]) -> Iterator[SearchResult]:
