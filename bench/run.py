@@ -18,6 +18,7 @@ import adapter_calls
 import code_calls
 import compaction
 import events
+import hosted_tools
 import imports
 import kubernetes
 import postgres
@@ -27,7 +28,6 @@ import server
 import storage
 import table
 import tool_calls
-import web_search
 import workspaces
 from measurements import Suite
 
@@ -43,7 +43,7 @@ SUITES: dict[str, Callable[[], Suite]] = {
     "postgres": postgres.suite,
     "code": code_calls.suite,
     "kubernetes": kubernetes.suite,
-    "web-search": web_search.suite,
+    "tools": hosted_tools.suite,
     "compaction": compaction.suite,
     "workspaces": workspaces.suite,
 }
