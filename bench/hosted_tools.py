@@ -55,7 +55,7 @@ class ToolCase:
     item_types: tuple[str, ...]
     """The types of the output items before the message."""
     external: Callable[[httpx2.Client, int], object] | None = None
-    """The part of the call that is not ours, done directly."""
+    """The part of the call that other software does, as a direct request."""
     external_name: str = ""
     target: float | None = None
     """Of our share, in seconds."""

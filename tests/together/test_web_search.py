@@ -435,7 +435,8 @@ def test_a_background_response_searches_and_its_stream_can_be_resumed(env, clien
 
 def test_a_kill_during_a_call_repeats_no_search_and_no_fetch(env):
     """The calls of the reply that was cut are not run again, and those before it keep their sources."""
-    searches, fetches = env.api.queries.count("tea"), env.site.paths.count("/silent")
+    searches = {query: env.api.queries.count(query) for query in ("tea", "oolong")}
+    fetches = env.site.paths.count("/silent")
     with env.server.client() as client:
         begun = ask(client, "killed", background=True)
         wait_until(lambda: env.site.paths.count("/silent") > fetches)
@@ -448,8 +449,8 @@ def test_a_kill_during_a_call_repeats_no_search_and_no_fetch(env):
     assert (found["status"], opened["status"]) == ("completed", "failed")
     assert opened["action"] == {"type": "open_page", "url": f"{env.site.url}/silent"}
     assert citations(done)[0] == ("[1]", f"{env.site.url}/tea")
-    assert done.tool_usage.web_search.num_requests == 2
-    assert env.api.queries.count("tea") == searches + 1
+    assert done.tool_usage.web_search.num_requests in (1, 2)
+    assert [env.api.queries.count(query) - before for query, before in searches.items()] in ([1, 0], [1, 1])
     assert env.site.paths.count("/silent") == fetches + 1
 
 
