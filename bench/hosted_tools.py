@@ -53,7 +53,7 @@ class ToolCase:
     config: dict[str, Any]
     """Of the server, beside models and storage."""
     item_types: tuple[str, ...]
-    """The types of the output items before the message."""
+    """The types of the output items."""
     external: Callable[[httpx2.Client, int], object] | None = None
     """The part of the call that other software does, as a direct request."""
     external_name: str = ""
@@ -75,7 +75,7 @@ def search(environment: Environment) -> ToolCase:
         function="web_search",
         arguments={"queries": ["tea"]},
         config=_searxng(environment),
-        item_types=("web_search_call",),
+        item_types=("web_search_call", "message"),
         external=lambda web, _: web.get("/search?q=tea&format=json").raise_for_status(),
         external_name="search engine only",
         target=0.02,
@@ -94,7 +94,7 @@ def saved_pages(environment: Environment) -> ToolCase:
         function="web_search",
         arguments={"queries": ["tea"]},
         config={"providers": {"web_search": {"engine": "local", "folder": str(folder.parent)}}},
-        item_types=("web_search_call",),
+        item_types=("web_search_call", "message"),
     )
 
 
@@ -108,11 +108,25 @@ def opened_page(environment: Environment) -> ToolCase:
         function="open_page",
         arguments={"url": f"{environment.url}/NUMBER.html"},
         config=_searxng(environment),
-        item_types=("web_search_call",),
+        item_types=("web_search_call", "message"),
         external=lambda web, number: web.get(f"/{number}.html").raise_for_status(),
         external_name="page only",
         target=0.15,
         share_name="our share of the call, with the sandbox",
+    )
+
+
+def patch(_: Environment) -> ToolCase:
+    """A patch for the client: the diff is checked, and sent as its own item and events."""
+    lines = "".join(f" line {number}\n" for number in range(100))
+    diff = f"@@\n{lines}-old\n+new\n"
+    return ToolCase(
+        name="apply_patch, 100 lines, run by the client",
+        declaration={"type": "apply_patch"},
+        function="apply_patch",
+        arguments={"type": "update_file", "path": "app.py", "diff": diff},
+        config={},
+        item_types=("apply_patch_call",),
     )
 
 
@@ -124,12 +138,12 @@ def code(_: Environment) -> ToolCase:
         function="code_interpreter",
         arguments={"code": "print(6 * 7)"},
         config={},
-        item_types=("code_interpreter_call",),
+        item_types=("code_interpreter_call", "message"),
         share_name="our share of the call, with the sandbox",
     )
 
 
-CASES: tuple[Callable[[Environment], ToolCase], ...] = (search, saved_pages, opened_page, code)
+CASES: tuple[Callable[[Environment], ToolCase], ...] = (search, saved_pages, opened_page, code, patch)
 """The order of the table."""
 
 
@@ -200,7 +214,7 @@ def _round(
     """Each request once, in turns, so that a busy machine slows all of them."""
     external = case.external
     taken = {"external": 0.0 if external is None else measure_seconds(lambda: external(web, number))}
-    for name, text, items in (("plain", "hello", ()), ("with", f"call {number}", case.item_types)):
+    for name, text, items in (("plain", "hello", ("message",)), ("with", f"call {number}", case.item_types)):
         before = antwort.own_cpu_seconds()
         taken[name] = measure_seconds(lambda text=text, items=items: _respond(case, client, text, items))
         taken[f"{name} cpu"] = antwort.own_cpu_seconds() - before
@@ -210,7 +224,7 @@ def _round(
 def _respond(case: ToolCase, client: httpx2.Client, text: str, items: tuple[str, ...]) -> None:
     response = client.post("/v1/responses", json={"input": text, "tools": [case.declaration]}).raise_for_status()
     found = [(item["type"], item.get("status")) for item in response.json()["output"]]
-    if found != [(kind, "completed") for kind in (*items, "message")]:
+    if found != [(kind, "completed") for kind in items]:
         raise RuntimeError(f"the response is not as expected: {response.text}")
 
 

@@ -166,6 +166,28 @@ def test_images_in_outputs_of_functions_are_fetched(client, upstream, site):
     assert sent(upstream, -1)[1]["image_url"] == {"url": data_url("image/png", PNG)}
 
 
+def test_a_screenshot_is_fetched(client, upstream, site):
+    call = {"type": "computer_call", "call_id": "c1", "id": "cu_1", "actions": [{"type": "screenshot"}]}
+    call |= {"pending_safety_checks": [], "status": "completed"}
+    screenshot = {"type": "computer_screenshot", "image_url": f"{site.url}/image"}
+    output = {"type": "computer_call_output", "call_id": "c1", "output": screenshot}
+    history = [{"role": "user", "content": "Look."}, call, output]
+    first = ask(client, input=history)
+
+    assert sent(upstream, -1)[1]["image_url"] == {"url": data_url("image/png", PNG)}
+    include = ["computer_call_output.output.image_url"]
+    [item] = [
+        one for one in client.responses.input_items.list(first.id, include=include).data if one.type == output["type"]
+    ]
+    assert item.to_dict()["output"] == {
+        **screenshot,
+        "image_url": data_url("image/png", PNG),
+        "antwort:source_url": screenshot["image_url"],
+    }
+    output["output"] = {**screenshot, "image_url": f"{site.url}/nothing"}
+    assert refused(client, input=history).param == "input[2].output.image_url"
+
+
 # ── what is stored ───────────────────────────────────────────────────────────────────────────────────────────────────
 
 

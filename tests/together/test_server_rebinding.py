@@ -1,6 +1,6 @@
-"""Names that resolve to another address the next time (DNS rebinding): the server on real sockets, its resolver is fake.
+"""Names that resolve to another address the next time (DNS rebinding), with the server on real sockets.
 
-The fake stands in for `socket.getaddrinfo`, which the event loop calls in a thread.
+The resolver is a fake `socket.getaddrinfo`, which the event loop calls in a thread.
 """
 
 from __future__ import annotations

@@ -21,9 +21,9 @@ from typing import Final, NamedTuple, cast
 from urllib.parse import unquote, urlsplit
 
 from antwort.api import items
-from antwort.api.attached_parts import AttachedPart, PartLocation, attached_parts
+from antwort.api.attached_parts import AttachedPart, PartLocation, as_function_output, attached_parts
 from antwort.api.errors import ApiError, invalid
-from antwort.api.items import SOURCE_URL, InputImage, Item, Raw
+from antwort.api.items import SOURCE_URL, ComputerCallOutput, InputImage, Item, Raw
 from antwort.engine.attachments.attacher import file_type, image_type
 from antwort.engine.context import Context
 from antwort.net.errors import QueueFull
@@ -215,6 +215,13 @@ def _resolved(item: Item, fetched: dict[_Source, _Content], failed: dict[_Source
     """The item with the contents of its URLs; a text where that failed."""
     raw = item.raw
     for location, source in _named(item, ""):
+        if isinstance(item.known, ComputerCallOutput) and (content := fetched.get(source)) is not None:
+            screenshot = cast("Raw", raw[location.field])
+            return items.read({**raw, location.field: _with_content(screenshot, source, content)})
+        if source not in fetched and source not in failed:
+            continue
+        if raw is item.raw:
+            raw = as_function_output(item).raw
         parts = list(cast("list[Raw]", raw[location.field]))
         part = parts[location.part_index]
         if (content := fetched.get(source)) is not None:

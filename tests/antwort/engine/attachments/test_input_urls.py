@@ -142,6 +142,19 @@ async def test_urls_of_earlier_items_are_fetched_or_replaced_by_text_the_last_on
     assert len(fetcher.urls) == 64
 
 
+async def test_a_screenshot_of_an_earlier_request_is_fetched_or_replaced_by_text(fetcher):
+    def screenshot(url: str) -> Item:
+        shown = {"type": "computer_screenshot", "image_url": url}
+        return read({"type": "computer_call_output", "call_id": "c", "output": shown})
+
+    refused, off = screenshot("https://x.example/refused"), screenshot("https://x.example/off")
+    context = await resolve(fetcher, Context([refused], []))
+    kept = await resolve(fetcher, Context([off, user("https://x.example/1")], []), images=False)
+
+    assert context.before[0].raw["output"][0]["text"].startswith("[image https://x.example/refused: The URL")
+    assert kept.before[0] is off
+
+
 async def test_items_before_a_compaction_are_not_fetched(fetcher):
     context = await resolve(fetcher, Context([], [user("https://x.example/1"), user("https://x.example/2")], start=1))
 
