@@ -21,9 +21,6 @@ MCP_URL = "http://127.0.0.1:9/mcp"
 
 NOT_PASSED = {
     "shell": "not supported",
-    "shell-local": "not supported",
-    "local_shell": "not supported",
-    "apply_patch": "not supported",
     "file_search": "not supported",
     "mcp": "not supported",
     "mcp-approval": "not supported",
@@ -86,20 +83,6 @@ def test_an_expired_container_is_refused_and_can_be_retrieved(server, run):
     done = run(server.url, "containers:expired", arguments=["--slow"])
 
     assert done.having("passed") == {"containers:expired"}, done.result.output
-
-
-def test_the_report_has_a_table_and_the_reasons(server, run):
-    done = run(server.url, "text", "shell", "errors:limit")
-
-    lines = done.result.stdout.splitlines()
-    assert next(line for line in lines if line.startswith("text ")).split() == ["text", *["ok"] * 12]
-    assert next(line for line in lines if line.startswith("shell ")).split() == ["shell", *["n/s"] * 15]
-    assert "errors        limit ok" not in done.result.stderr
-    assert any(line.startswith("errors ") and "limit ok" in line for line in lines)
-    assert "not supported: shell (15 checks): Tool type 'shell' is not available on this server." in done.result.stdout
-    assert "13 passed, 15 not supported" in lines[-1]
-    assert "text: 12 passed" in done.result.stderr
-    assert done.result.exit_code == 0
 
 
 def test_objects_of_the_run_are_deleted(server, run):
@@ -363,6 +346,28 @@ def test_an_unknown_event_is_tolerated(proxy, run):
     assert done.result.exit_code == 0, done.result.output
 
 
+def refuse_shell(request: ProxiedRequest) -> ProxiedAnswer | None:
+    if "shell" not in json.dumps(request.body.get("tools")):
+        return None
+    error = {"message": "There is no shell.", "type": "invalid_request_error", "param": "tools[0].type", "code": None}
+    return ProxiedAnswer(400, {"content-type": "application/json"}, json.dumps({"error": error}).encode())
+
+
+def test_the_report_has_a_table_and_the_reasons(proxy, run):
+    proxy.fault = on_request(refuse_shell)
+    done = run(proxy.url, "text", "shell", "errors:limit", arguments=["--model", "scripted"])
+
+    lines = done.result.stdout.splitlines()
+    assert next(line for line in lines if line.startswith("text ")).split() == ["text", *["ok"] * 12]
+    assert next(line for line in lines if line.startswith("shell ")).split() == ["shell", *["n/s"] * 15]
+    assert "errors        limit ok" not in done.result.stderr
+    assert any(line.startswith("errors ") and "limit ok" in line for line in lines)
+    assert "not supported: shell (15 checks): There is no shell." in done.result.stdout
+    assert "13 passed, 15 not supported" in lines[-1]
+    assert "text: 12 passed" in done.result.stderr
+    assert done.result.exit_code == 0
+
+
 def test_a_model_that_does_not_call_the_tool_is_inconclusive(proxy, run):
     def forget(request: ProxiedRequest) -> None:
         if "tools" in request.body:
@@ -388,8 +393,9 @@ def test_control_characters_of_a_server_are_not_printed(proxy, run):
 
 
 @pytest.mark.parametrize("required, exit_code", [("text", 0), ("shell", 1), ("shell:item", 1), ("shell:stream", 0)])
-def test_a_required_check_that_is_not_supported_exits_with_1(server, run, required, exit_code):
-    done = run(server.url, "text:item", "shell:item", arguments=["--require", required])
+def test_a_required_check_that_is_not_supported_exits_with_1(proxy, run, required, exit_code):
+    proxy.fault = on_request(refuse_shell)
+    done = run(proxy.url, "text:item", "shell:item", arguments=["--model", "scripted", "--require", required])
 
     assert done.result.exit_code == exit_code
 
