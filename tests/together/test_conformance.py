@@ -381,6 +381,15 @@ def test_a_model_that_does_not_call_the_tool_is_inconclusive(proxy, run):
     assert done.result.exit_code == 0
 
 
+def test_a_model_that_writes_too_much_is_inconclusive(proxy, run):
+    cut = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+    proxy.fault = on_json(lambda response: response.update(cut), path="/responses")
+    done = run(proxy.url, "text:item", "text:chained", arguments=["--model", "scripted"])
+
+    assert done.having("inconclusive") == {"text:item", "text:chained"}
+    assert "the model wrote more than 4000 tokens" in done.result.stdout
+
+
 def test_control_characters_of_a_server_are_not_printed(proxy, run):
     proxy.fault = answer_with(500, b'{"error": "\x1b]0;title\x07[red]"}')
     done = run(proxy.url, "text", arguments=["--model", "scripted"])

@@ -23,6 +23,7 @@ DOCUMENT: Final = UploadedContent(
 _CONTAINER_RE: Final = re.compile(rb'"container_id": ?"(cntr_\w+)"')
 _FIRST_PAUSE: Final = 0.02
 _MAX_PAUSE: Final = 2.0
+_MAX_OUTPUT_TOKENS: Final = 4000
 
 
 class _HasClient(Protocol):
@@ -78,8 +79,8 @@ class Target:
     _containers: set[str] = field(default_factory=set[str])
 
     def request(self, prompt: Any, **fields: Any) -> Json:
-        """The body of a request to the model."""
-        return {"model": self.model, "input": prompt, **fields}
+        """The body of a request to the model. The output is limited: some models repeat themselves without an end."""
+        return {"model": self.model, "input": prompt, "max_output_tokens": _MAX_OUTPUT_TOKENS, **fields}
 
     def create(self, body: Json) -> Reply:
         """Create a response. The containers that it uses are deleted when the run ends."""
@@ -144,3 +145,10 @@ class Target:
 def message(text: str) -> Json:
     """An input message of the user."""
     return {"type": "message", "role": "user", "content": text}
+
+
+def require_completed(response: Json) -> None:
+    """A response is completed, unless the model wrote too much."""
+    if response["status"] == "incomplete" and response["incomplete_details"] == {"reason": "max_output_tokens"}:
+        raise Inconclusive(f"the model wrote more than {response.get('max_output_tokens')} tokens")
+    require_equal(response["status"], "completed", "the status of the response")

@@ -13,7 +13,7 @@ from antwort.conformance.grammar import (
     require,
     require_equal,
 )
-from antwort.conformance.target import Once, message
+from antwort.conformance.target import Once, message, require_completed
 
 _NOTES = " ".join(f"Note {number}: box {number} holds {number * 7} packets of tea." for number in range(200))
 _HISTORY = [
@@ -57,7 +57,7 @@ class CompactionChecks(EndpointChecks):
         window = [*self.compacted["output"], message(_QUESTION)]
         response = self.target.create(self.target.request(window, store=False)).ok()
         check_response_keys(response)
-        require_equal(response["status"], "completed", "the status of the response")
+        require_completed(response)
 
     @behaviour
     def management(self) -> None:

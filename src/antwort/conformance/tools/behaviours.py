@@ -18,7 +18,7 @@ from antwort.conformance.grammar import (
     require,
     require_equal,
 )
-from antwort.conformance.target import Once, Target, message
+from antwort.conformance.target import Once, Target, message, require_completed
 from antwort.conformance.tools.cases import FOLLOW_UP, ToolCase
 
 UNKNOWN: Final = "conformance_unknown"
@@ -83,7 +83,7 @@ class ToolChecks:
             response = reply.ok()
             check_response_keys(response)
             if self._has_item(response):
-                require_equal(response["status"], "completed", "the status of the response")
+                require_completed(response)
                 return response
             reasons.append(self._inconclusive(response))
         raise reasons[0]
@@ -240,7 +240,7 @@ class ToolChecks:
 
     def _check_follow_up(self, response: Json) -> None:
         check_response_keys(response)
-        require_equal(response["status"], "completed", "the status of the next response")
+        require_completed(response)
         for item in response["output"]:
             check_item_keys(item)
         if self._case.verify_next is not None:
@@ -279,7 +279,7 @@ class ToolChecks:
         if not self._has_item(response):
             raise self._inconclusive(response)
         check_response_keys(response)
-        require_equal(response["status"], "completed", "the status of the response")
+        require_completed(response)
         for item in response["output"]:
             check_item_keys(item)
 
@@ -316,7 +316,7 @@ class ToolChecks:
         check_response_keys(response)
         if not self._has_item(response):
             raise self._inconclusive(response)
-        require_equal(response["status"], "completed", "the status of the response")
+        require_completed(response)
         for item in response["output"]:
             check_item_keys(item)
 
