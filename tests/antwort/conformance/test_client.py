@@ -104,7 +104,7 @@ def test_an_answer_that_does_not_end_is_no_answer():
     ended = threading.Event()
     endless = (200, {"content-length": "10"}, b"1")
     with canned_server(endless, ended=ended) as (url, _), api_client(url, timeout=0.05) as (client, _):
-        with pytest.raises(Unreachable, match=r"no answer within 0\.05 seconds"):
+        with pytest.raises(Unreachable, match=r"0\.05 seconds"):
             client.get("/models")
         ended.set()
 
