@@ -10,27 +10,25 @@
   referrer. Nothing is kept between two requests, not even the connection.
 
 `robots.txt` is not read: a page is fetched once, because a user's request leads to it, and no link is followed.
-
-    FetchError          the page could not be fetched; the message may be shown to a model
-    └── FetchRefused    this server does not fetch it: its address, its type, its size
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-import socket
 import ssl
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from http import HTTPStatus
-from typing import Final, Protocol
+from typing import Final
 
 import httpx2
 
 from antwort.net.fetch.addresses import AddressPolicy
 from antwort.net.fetch.decoding import ACCEPTED, BodyDecoder, BodyTooLarge, UndecodableBody
+from antwort.net.fetch.errors import FetchError, FetchRefused
+from antwort.net.fetch.resolver import GuardedResolver, Resolver, is_address, system_resolver
 from antwort.net.http_transport import HttpTransport
 
 USER_AGENT: Final = "Mozilla/5.0 (compatible; antwort; fetches single pages for users)"
@@ -45,30 +43,9 @@ _REDIRECTS: Final = (
     HTTPStatus.PERMANENT_REDIRECT,
 )
 _PORTS: Final = {"http": 80, "https": 443}
-_MAX_ADDRESSES: Final = 4
 _CHARSET_RE: Final = re.compile(r"charset\s*=\s*[\"']?([A-Za-z0-9._:-]{1,40})", re.IGNORECASE)
 _NUMBER_RE: Final = re.compile(r"\d+|0x[0-9a-f]*", re.IGNORECASE)
 _UNSAFE_RE: Final = re.compile(r"[\x00-\x20\x7f]")
-
-
-class FetchError(Exception):
-    """The page could not be fetched. The message says why, without any address that the name resolved to."""
-
-
-class FetchRefused(FetchError):
-    """The page may not be fetched."""
-
-
-class Resolver(Protocol):
-    """Resolves a host name to IP addresses; `OSError` if it has none."""
-
-    async def __call__(self, host: str, port: int) -> Sequence[str]: ...
-
-
-async def system_resolver(host: str, port: int) -> Sequence[str]:
-    """The resolver of the operating system."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +90,8 @@ class Fetcher:
         resolve: Resolver = system_resolver,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        self._policy = policy or AddressPolicy()
         self._limits = limits or FetchLimits()
-        self._resolve = resolve
+        self._resolve = GuardedResolver(policy or AddressPolicy(), resolve)
         self._ssl_context = ssl_context
 
     async def fetch(
@@ -166,7 +142,7 @@ class Fetcher:
             },
             extensions={"timeout": timeout},
         )
-        transport = HttpTransport(max_idle=0, ssl_context=self._ssl_context, resolve=self._checked_addresses)
+        transport = HttpTransport(max_idle=0, ssl_context=self._ssl_context, resolve=self._resolve)
         try:
             response = await transport.handle_async_request(request)
             if response.status_code in _REDIRECTS and "location" in response.headers:
@@ -176,18 +152,6 @@ class Fetcher:
             raise FetchError(f"{url.host} could not be read: {_reason(error)}") from error
         finally:
             await transport.aclose()
-
-    async def _checked_addresses(self, host: str, port: int) -> Sequence[str]:
-        """The addresses to connect to, each of them allowed. One that is not refuses the host."""
-        try:
-            addresses = [host] if _is_address(host) else await self._resolve(host, port)
-        except (OSError, UnicodeError) as error:
-            raise FetchError(f"the name {host} cannot be resolved") from error
-        if not addresses:
-            raise FetchError(f"the name {host} cannot be resolved")
-        if not all(map(self._policy.allows, addresses)):
-            raise FetchRefused(f"{host} is not on the public internet")
-        return addresses[:_MAX_ADDRESSES]
 
     async def _read(self, url: httpx2.URL, response: httpx2.Response, accepts: Callable[[str], bool]) -> FetchedPage:
         if response.status_code != HTTPStatus.OK:
@@ -235,7 +199,7 @@ def check_url(url: str) -> httpx2.URL:
         raise FetchRefused("the URL must start with http:// or https:// and have a host")
     if parsed.userinfo:
         raise FetchRefused("the URL contains a user name or password")
-    if _NUMBER_RE.fullmatch(parsed.host.rstrip(".").rpartition(".")[2]) and not _is_address(parsed.host):
+    if _NUMBER_RE.fullmatch(parsed.host.rstrip(".").rpartition(".")[2]) and not is_address(parsed.host):
         raise FetchRefused("the URL has an IP address in an unusual form")  # which resolvers read differently
     return parsed
 
@@ -245,17 +209,6 @@ def _join(base: httpx2.URL, location: str) -> httpx2.URL:
         return check_url(str(base.join(location)))
     except (httpx2.InvalidURL, UnicodeError, ValueError) as error:
         raise FetchRefused("the page redirects to an invalid URL") from error
-
-
-def _is_address(host: str) -> bool:
-    """Whether a host is an IPv4 or IPv6 address. Other forms, such as `127.1` and `0x7f000001`, are none."""
-    for family in (socket.AF_INET, socket.AF_INET6):
-        try:
-            socket.inet_pton(family, host)
-        except (OSError, UnicodeError, ValueError):
-            continue
-        return True
-    return False
 
 
 def _reason(error: httpx2.TransportError) -> str:

@@ -1,0 +1,2 @@
+"""Remote MCP servers."""
+from __future__ import annotations

@@ -1,0 +1,159 @@
+"""Transport of a program that speaks MCP on standard input and output, in a bubblewrap jail.
+
+The program sees a read-only `/usr`, an empty `/tmp`, and the folders of its configuration at their own paths. It has no
+network unless the configuration says so, an environment of its own, no capabilities, and it ends with the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import anyio
+import mcp_types as types
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.shared.message import SessionMessage
+
+from antwort.sandbox.errors import CannotStart
+from antwort.sandbox.host.bubblewrap import Launch, MountArguments
+from antwort.sandbox.host.probe import UIDS
+from antwort.tools.builtins.mcp.client.targets import INTERNAL_ERROR, SessionLimits, StdioTarget, protocol_error, unreachable
+
+_logger = logging.getLogger(__name__)
+
+Incoming: TypeAlias = MemoryObjectSendStream[SessionMessage | Exception]
+Outgoing: TypeAlias = MemoryObjectReceiveStream[SessionMessage]
+
+_EXIT_TIMEOUT: Final = 2.0
+_MAX_STDERR: Final = 4_000
+_NETWORK_FILES: Final = ("/etc/resolv.conf", "/etc/ssl", "/usr/share/ca-certificates")
+_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+
+
+@asynccontextmanager
+async def stdio_transport(
+    target: StdioTarget, limits: SessionLimits
+) -> AsyncGenerator[tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]]:
+    """A transport of the SDK: starts the program, and kills it with all of its children in the end."""
+    process = await _start(target, limits)
+    incoming_writer, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, outgoing_reader = anyio.create_memory_object_stream[SessionMessage](0)
+    stderr = asyncio.create_task(_read_stderr(process))
+    try:
+        async with incoming_writer, incoming, outgoing, outgoing_reader, anyio.create_task_group() as group:
+            group.start_soon(_read, process, incoming_writer)
+            group.start_soon(_write, process, outgoing_reader)
+            try:
+                yield incoming, outgoing
+            finally:
+                group.cancel_scope.cancel()
+    finally:
+        await asyncio.shield(_end(process, stderr, target))
+
+
+def jailed(target: StdioTarget, uid: int | None) -> Launch:
+    """The command line of the program in its jail. With a `uid` (the server is root), root is dropped first."""
+    tree = MountArguments()
+    tree.read_only(Path("/usr"), "/usr")
+    for name in ("bin", "sbin", "lib", "lib32", "lib64"):
+        tree.bind_or_symlink(name)
+    for file in ("/etc/ld.so.cache", "/etc/alternatives", *(_NETWORK_FILES if target.has_network else ())):
+        tree.read_only(Path(file), file)
+    for folder in target.folders:
+        tree.read_only(Path(folder), folder)
+    for folder in target.writable_folders:
+        tree.writable(Path(folder), folder)
+    environment = {"PATH": _PATH, "HOME": "/tmp", "LANG": "C.UTF-8", **dict(target.environment)}  # noqa: S108 - its own
+    return tree.launch(list(target.command), environment, uid, network=target.has_network)
+
+
+async def _start(target: StdioTarget, limits: SessionLimits) -> Process:
+    for folder in (*target.folders, *target.writable_folders):
+        if not await asyncio.to_thread(Path(folder).is_dir):
+            _logger.error("the folder %s of the MCP server %s does not exist", folder, target.command[0])
+            raise unreachable("the server's program could not be started")
+    try:
+        launch = await asyncio.to_thread(jailed, target, UIDS[-3] if os.geteuid() == 0 else None)
+        try:
+            return await asyncio.create_subprocess_exec(
+                *launch.argv,
+                stdin=PIPE,
+                stdout=PIPE,
+                stderr=PIPE,
+                limit=limits.max_bytes,
+                pass_fds=launch.descriptors,
+                start_new_session=True,
+                env={},
+                cwd="/",
+            )
+        finally:
+            launch.close()
+    except (CannotStart, OSError) as error:
+        _logger.error("the MCP server %s could not be started: %s", target.command[0], error)  # noqa: TRY400 - no trace
+        raise unreachable("the server's program could not be started") from error
+
+
+async def _read(process: Process, incoming: Incoming) -> None:
+    """Read one message per line. A line that is too long ends the session."""
+    assert process.stdout is not None  # noqa: S101 - a pipe was requested
+    with contextlib.suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+        async with incoming:
+            while True:
+                try:
+                    line = await process.stdout.readline()
+                except ValueError as error:
+                    raise protocol_error(INTERNAL_ERROR, "a message of the server is too long") from error
+                if not line:
+                    return
+                try:
+                    message = types.jsonrpc_message_adapter.validate_json(line, by_name=False)
+                except ValueError as error:  # a line of a log, mostly
+                    await incoming.send(error)
+                else:
+                    await incoming.send(SessionMessage(message))
+
+
+async def _write(process: Process, outgoing: Outgoing) -> None:
+    assert process.stdin is not None  # noqa: S101 - a pipe was requested
+    with contextlib.suppress(OSError):  # it has ended, which the reader notices
+        async for message in outgoing:
+            data = message.message.model_dump_json(by_alias=True, exclude_unset=True)
+            process.stdin.write(data.encode() + b"\n")
+            await process.stdin.drain()
+
+
+async def _read_stderr(process: Process) -> str:
+    """The tail of stderr, read to the end, so that the process never blocks on a full pipe."""
+    kept = b""
+    while process.stderr is not None and (piece := await process.stderr.read(1 << 16)):
+        kept = (kept + piece)[-_MAX_STDERR:]
+    return kept.decode(errors="replace")
+
+
+async def _end(process: Process, stderr: asyncio.Task[str], target: StdioTarget) -> None:
+    """Close standard input, wait shortly, and kill what is left."""
+    has_ended = process.returncode is not None
+    if process.stdin is not None:
+        process.stdin.close()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_EXIT_TIMEOUT):
+            await process.wait()
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+    await asyncio.wait([stderr], timeout=_EXIT_TIMEOUT)
+    if not stderr.done():
+        stderr.cancel()
+    elif has_ended:
+        _logger.warning(
+            "the MCP server %s ended with code %s: %s", target.command[0], process.returncode, stderr.result()[-500:]
+        )
