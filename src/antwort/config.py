@@ -7,7 +7,7 @@ would otherwise not be in force. A variable is named after the path of its key: 
 
 from __future__ import annotations
 
-import difflib
+import contextlib
 import ipaddress
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,10 +19,9 @@ import yaml
 from msgspec import Meta, Struct, field
 
 from antwort.api.tools import MemoryLimit
+from antwort.config_document import ConfigDocument, ConfigError, did_you_mean, mapping, valid_values, valid_values_hint
+from antwort.mcp_settings import McpServerSettings, McpSettings, problem_of_server
 
-# msgspec ends its messages with the JSON path: "Expected `int`, got `str` - at `$.server.port`".
-_ERROR_RE = re.compile(r"^(?P<reason>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
-_UNKNOWN_FIELD_RE = re.compile(r"Object contains unknown field `(?P<name>[^`]+)`")
 _URL_RE = re.compile(r"https?://[^\s/?#@]+/?")
 _BASE_URL_RE = re.compile(r"https?://[^\s/?#@]+(?:/[^\s?#]*)?")
 _ORIGIN_RE = re.compile(r"[a-z][a-z0-9+.-]*://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?P<port>:\d{1,5})?")
@@ -30,6 +29,7 @@ _DEFAULT_PORTS = ("http", ":80"), ("https", ":443")
 _OBJECT_STORE_SCHEMES = ("s3", "gs", "az")
 _OBJECT_STORE_URL_RE = re.compile(r"(?P<scheme>[a-z0-9+.-]+)://(?P<bucket>[^/?#@:]+)(?:/[^?#]*)?")
 _PREFIX = "ANTWORT_"
+_MCP_SERVERS = ("providers", "mcp", "servers")
 _MODELS_OPTIONS = ("aliases", "default", "default_for_unknown", "discover")
 _OTHER_VARIABLES = {"ANTWORT_CONFIG", "ANTWORT_MODEL_CACHE"}  # read by the CLI and the weights cache
 
@@ -40,10 +40,6 @@ T = TypeVar("T")
 Positive: TypeAlias = Annotated[int, Meta(ge=1)]
 Seconds: TypeAlias = Annotated[float, Meta(gt=0, le=31_536_000)]  # at most a year: larger values overflow in timers
 SecondsOrZero: TypeAlias = Annotated[float, Meta(ge=0, le=31_536_000)]
-
-
-class ConfigError(Exception):
-    """The configuration is invalid. The message names the key, its line and the remedy."""
 
 
 class _Section(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -319,6 +315,7 @@ class ProvidersSettings(_Section):
     """Configuration of the hosted tools."""
 
     code_interpreter: CodeInterpreterSettings = field(default_factory=CodeInterpreterSettings)
+    mcp: McpSettings = field(default_factory=McpSettings)
     web_search: WebSearchSettings = field(default_factory=WebSearchSettings)
 
 
@@ -398,38 +395,57 @@ def load(path: Path | None, environment: Mapping[str, str]) -> Config:
 
 def parse(text: str, environment: Mapping[str, str], *, name: str = "configuration") -> Config:
     """Parse the text of a YAML file and the environment variables."""
-    document = _Document(name, text)
+    document = ConfigDocument(name, text)
     data = _with_variables(document.data, environment)
-    models = _mapping(data.pop("models", {}), document, "models")
+    models = mapping(data.pop("models", {}), document, "models")
     options = {key: value for key, value in models.items() if key in _MODELS_OPTIONS}
     if "aliases" in options:
         options["aliases"] = _aliases(options["aliases"], document)
+    data, servers = _without(data, _MCP_SERVERS)
     config = document.convert({**data, "models": options}, Config, ())
     named = {key: _model(value, key, document) for key, value in models.items() if key not in options}
     config = msgspec.structs.replace(config, models=msgspec.structs.replace(config.models, named=named))
+    for label, value in mapping(servers, document, ".".join(_MCP_SERVERS)).items():
+        path = (*_MCP_SERVERS, label)
+        settings = mapping(value, document, ".".join(path))
+        config.providers.mcp.servers[label] = document.convert(settings, McpServerSettings, path)
     _check(config, document)
     return config
 
 
-def _model(value: object, name: str, document: _Document) -> ModelSettings:
-    settings = _mapping(value, document, f"models.{name}")
+def _without(data: dict[str, Any], path: tuple[str, ...]) -> tuple[dict[str, Any], object]:
+    """The data without the value at `path`, and that value: an empty mapping if there is none."""
+    first, *rest = path
+    none: dict[str, Any] = {}
+    if first not in data:
+        return data, none
+    if not rest:
+        return {key: value for key, value in data.items() if key != first}, data[first]
+    if not isinstance(data[first], dict):
+        return data, none
+    below, found = _without(cast("dict[str, Any]", data[first]), tuple(rest))
+    return {**data, first: below}, found
+
+
+def _model(value: object, name: str, document: ConfigDocument) -> ModelSettings:
+    settings = mapping(value, document, f"models.{name}")
     kind = settings.get("kind")
     if kind not in list(_MODEL_KINDS):  # a list, because YAML may hold an unhashable value
         problem = "missing" if kind is None else f"invalid value {kind!r}"
-        raise document.error(("models", name, "kind"), f"{problem}. {_valid_values(_MODEL_KINDS)}")
+        raise document.error(("models", name, "kind"), f"{problem}. {valid_values(_MODEL_KINDS)}")
     return document.convert(settings, _MODEL_KINDS[cast("str", kind)], ("models", name))
 
 
-def _aliases(value: object, document: _Document) -> dict[str, str]:
+def _aliases(value: object, document: ConfigDocument) -> dict[str, str]:
     """The aliases, with errors that name the alias: msgspec's messages name only the mapping."""
-    aliases = _mapping(value, document, "models.aliases")
+    aliases = mapping(value, document, "models.aliases")
     for alias, target in aliases.items():
         if not isinstance(target, str):
             raise document.error(("models", "aliases", alias), f"expected the name of a model, got {target!r}")
     return aliases
 
 
-def _check(config: Config, document: _Document) -> None:
+def _check(config: Config, document: ConfigDocument) -> None:
     _check_models(config.models, document)
     models = config.models
     writer = config.compaction.model
@@ -451,14 +467,27 @@ def _check(config: Config, document: _Document) -> None:
     _check_template(interpreter, document)
     _check_blobs(config.storage, document)
     _check_web_search(config.providers.web_search, document)
-    for network in config.fetch.allow_networks:
+    _check_mcp(config.providers.mcp, document)
+    _check_networks(config.fetch.allow_networks, ("fetch", "allow_networks"), document)
+
+
+def _check_networks(networks: Iterable[str], path: tuple[str, ...], document: ConfigDocument) -> None:
+    for network in networks:
         try:
             ipaddress.ip_network(network)
         except ValueError as error:
-            raise document.error(("fetch", "allow_networks"), f"{network!r} is not a network: {error}") from error
+            raise document.error(path, f"{network!r} is not a network: {error}") from error
 
 
-def _check_blobs(storage: StorageSettings, document: _Document) -> None:
+def _check_mcp(mcp: McpSettings, document: ConfigDocument) -> None:
+    _check_networks(mcp.allow_networks, ("providers", "mcp", "allow_networks"), document)
+    for label, server in mcp.servers.items():
+        if (problem := problem_of_server(label, server)) is not None:
+            key, reason = problem
+            raise document.error((*_MCP_SERVERS, label, *key), reason)
+
+
+def _check_blobs(storage: StorageSettings, document: ConfigDocument) -> None:
     where, settings = ("storage", "object_store"), storage.object_store
     is_s3 = storage.blobs.startswith("s3://")
     for name in ("endpoint", "region", "path_style"):
@@ -476,7 +505,7 @@ def _check_blobs(storage: StorageSettings, document: _Document) -> None:
         raise document.error((*where, "endpoint"), "must be a URL like `https://minio.example:9000`")
 
 
-def _check_web_search(search: WebSearchSettings, document: _Document) -> None:
+def _check_web_search(search: WebSearchSettings, document: ConfigDocument) -> None:
     path = ("providers", "web_search")
     if search.engine is None:
         if search.enabled:
@@ -495,7 +524,7 @@ def _check_web_search(search: WebSearchSettings, document: _Document) -> None:
             raise document.error((*path, name), f"the engine `{search.engine}` has none")
 
 
-def _check_template(interpreter: CodeInterpreterSettings, document: _Document) -> None:
+def _check_template(interpreter: CodeInterpreterSettings, document: ConfigDocument) -> None:
     path = ("providers", "code_interpreter")
     if interpreter.sandbox_template is not None:
         if interpreter.sandbox_url is not None:
@@ -513,7 +542,7 @@ def _check_template(interpreter: CodeInterpreterSettings, document: _Document) -
             raise document.error((*path, name), "there is no `sandbox_template` that it could be for")
 
 
-def _check_models(models: ModelsSettings, document: _Document) -> None:
+def _check_models(models: ModelsSettings, document: ConfigDocument) -> None:
     if models.default is not None and models.default not in models.named:
         raise document.error(("models", "default"), f"no model {models.default!r} under `models`")
     if models.default_for_unknown and not models.named and not models.discover:
@@ -532,7 +561,7 @@ def _check_models(models: ModelsSettings, document: _Document) -> None:
             raise document.error(path, f"must not exceed `max_backoff`, which is {model.max_backoff:g}")
 
 
-def _check_origins(config: Config, document: _Document) -> None:
+def _check_origins(config: Config, document: ConfigDocument) -> None:
     path, origins = ("server", "cors_origins"), config.server.cors_origins
     for origin in origins:
         found = _ORIGIN_RE.fullmatch(origin)
@@ -545,89 +574,6 @@ def _check_origins(config: Config, document: _Document) -> None:
             raise document.error(path, f"{problem}, in lower case and without a path, such as `https://app.example`")
 
 
-# ── YAML file ────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-class _Document:
-    """A parsed YAML file: its data, and the line of each key."""
-
-    def __init__(self, name: str, text: str) -> None:
-        self.name = name
-        self.lines: dict[tuple[str, ...], int] = {}
-        try:
-            self._index_lines(yaml.SafeLoader(text).get_single_node(), ())
-            data = yaml.safe_load(text)
-        except (yaml.YAMLError, RecursionError) as error:
-            mark = getattr(error, "problem_mark", None)
-            line = f", line {mark.line + 1}" if mark is not None else ""
-            raise ConfigError(f"{name}{line}: invalid YAML: {getattr(error, 'problem', error)}") from error
-        self.data = _mapping({} if data is None else data, self, "")
-
-    def _index_lines(self, node: yaml.Node | None, parent: tuple[str, ...]) -> None:
-        if not isinstance(node, yaml.MappingNode):
-            return
-        for key, value in cast("list[tuple[yaml.Node, yaml.Node]]", node.value):
-            path = (*parent, str(cast("object", key.value)))
-            if path in self.lines:
-                raise ConfigError(f"{self.name}, line {key.start_mark.line + 1}: duplicate key {'.'.join(path)}")
-            self.lines[path] = key.start_mark.line + 1
-            self._index_lines(value, path)
-
-    def error(self, path: tuple[str, ...], reason: str) -> ConfigError:
-        """An error at a key. A key that a variable has set has no line; then its parent's line is used, if any."""
-        line = next((self.lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in self.lines), None)
-        where = f"{self.name}, line {line}" if line is not None else self.name
-        return ConfigError(f"{where}: {'.'.join(path) or 'top level'}: {reason}")
-
-    def convert(self, data: Mapping[str, Any], into: type[T], parent: tuple[str, ...]) -> T:
-        """Validate `data`, the mapping at `parent`."""
-        try:
-            return msgspec.convert(data, into)
-        except msgspec.ValidationError as error:
-            reason, path = _split(error)
-            if unknown := _UNKNOWN_FIELD_RE.search(reason):
-                keys = get_type_hints(_type_at(into, path))
-                reason = f"unknown key{_did_you_mean(unknown['name'], keys)}"
-                raise self.error((*parent, *path, unknown["name"]), reason) from error
-            hint = _valid_values_hint(_type_at(into, path))
-            raise self.error((*parent, *path), reason[:1].lower() + reason[1:] + hint) from error
-
-
-def _split(error: msgspec.ValidationError) -> tuple[str, list[str]]:
-    """Msgspec's message, and the path of the key without list indexes."""
-    found = _ERROR_RE.match(str(error))
-    reason, path = (found["reason"], found["path"] or "$") if found else (str(error), "$")
-    return reason, [part for part in re.split(r"\.|\[[^]]*\]", path.removeprefix("$")) if part]
-
-
-def _type_at(into: Any, path: Iterable[str]) -> Any:  # noqa: ANN401 - any type
-    """The type of the value at `path` in a struct."""
-    for name in path:
-        into = get_type_hints(into).get(name)
-    return into
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str:
-    similar = difflib.get_close_matches(name, list(known), 1)
-    return f". Did you mean {similar[0]}?" if similar else ""
-
-
-def _valid_values_hint(kind: Any) -> str:  # noqa: ANN401 - any type
-    """The values of a `Literal`, or of a list of one."""
-    literal = next((one for one in (kind, *get_args(kind)) if get_origin(one) is Literal), None)
-    return "" if literal is None else f". {_valid_values(get_args(literal))}"
-
-
-def _valid_values(values: Iterable[str]) -> str:
-    return f"Valid values: {', '.join(values)}."
-
-
-def _mapping(value: object, document: _Document, path: str) -> dict[str, Any]:
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in cast("dict[object, object]", value)):
-        raise document.error(tuple(path.split(".")) if path else (), "must be a mapping with string keys")
-    return dict(cast("dict[str, Any]", value))
-
-
 # ── environment variables ────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -636,7 +582,7 @@ def _variables(into: type[Struct], parent: tuple[str, ...] = ()) -> Iterator[tup
     for name, kind in get_type_hints(into, include_extras=True).items():
         if isinstance(kind, type) and issubclass(kind, Struct):
             yield from _variables(kind, (*parent, name))
-        elif name != "named":
+        elif name not in ("named", "servers"):
             yield (*parent, name), kind
 
 
@@ -647,12 +593,12 @@ def _with_variables(data: dict[str, Any], environment: Mapping[str, str]) -> dic
         if not variable.startswith(_PREFIX) or variable in ignored:
             continue
         if variable not in known:
-            raise ConfigError(f"{variable}: unknown environment variable{_did_you_mean(variable, known)}")
+            raise ConfigError(f"{variable}: unknown environment variable{did_you_mean(variable, known)}")
         path, kind = known[variable]
         try:
             data = _with_value(data, path, msgspec.convert(_parse_variable(value, kind), kind, strict=False))
         except (msgspec.ValidationError, yaml.YAMLError) as error:
-            raise ConfigError(f"{variable}: {error}{_valid_values_hint(kind)}") from error
+            raise ConfigError(f"{variable}: {error}{valid_values_hint(kind)}") from error
     return data
 
 
@@ -667,7 +613,12 @@ def _secret_variables(data: Mapping[str, Any]) -> set[object]:
     sections = [data.get(name) for name in ("models", "providers")]
     entries = [entry for one in sections if isinstance(one, dict) for entry in cast("dict[str, object]", one).values()]
     mappings = [cast("dict[str, object]", entry) for entry in entries if isinstance(entry, dict)]
-    return {entry.get(key) for entry in mappings for key in ("api_key_env", "sandbox_token_env")}
+    found = {entry.get(key) for entry in mappings for key in ("api_key_env", "sandbox_token_env")}
+    _, servers = _without(dict(data), _MCP_SERVERS)
+    for server in cast("dict[str, object]", servers).values() if isinstance(servers, dict) else ():
+        with contextlib.suppress(msgspec.ValidationError):  # reported when the servers are converted
+            found |= msgspec.convert(server, McpServerSettings).variables
+    return found
 
 
 def _with_value(data: Mapping[str, Any], path: tuple[str, ...], value: object) -> dict[str, Any]:

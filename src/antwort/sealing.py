@@ -13,6 +13,7 @@ tokens of one key.
 from __future__ import annotations
 
 import base64
+import hmac
 import secrets
 import time
 import zlib
@@ -36,6 +37,7 @@ _KEY_ID_CHARS = 8  # of base64, in groups of four: they contain the key id
 _NONCE_BYTES = 12
 _TAG_BYTES = 16
 _ID_LENGTH_BYTES = 2
+_SIGNATURE_BYTES = 16
 _STORED, _COMPRESSED = b"\0", b"\1"
 
 SealReason: TypeAlias = Literal["undecryptable", "wrong_item"]
@@ -192,6 +194,7 @@ class _SealedMessage(NamedTuple):
 class _Ring(NamedTuple):
     newest: bytes
     ciphers: dict[bytes, AESGCM]
+    signing: dict[bytes, bytes]
 
 
 class Sealer:
@@ -248,6 +251,15 @@ class Sealer:
             raise InvalidSeal("wrong_item")
         return sealed
 
+    def sign(self, tenant: str, message: bytes) -> str:
+        """A signature of a message for a tenant: 128 bits of HMAC-SHA256, with a key derived from the newest one."""
+        return _signature(self._ring.signing[self._ring.newest], tenant, message)
+
+    def is_signed(self, tenant: str, message: bytes, signature: str) -> bool:
+        """Whether a signature was made with one of the keys, for this tenant and message."""
+        keys = self._ring.signing.values()
+        return any(hmac.compare_digest(_signature(key, tenant, message), signature) for key in keys)
+
     def is_own(self, token: str) -> bool:
         """Whether a token names a key of this server. It may still be forged.
 
@@ -270,7 +282,16 @@ class Sealer:
 
 def _make_ring(keys: SealingKeys) -> _Ring:
     ciphers = {bytes.fromhex(key.id): AESGCM(_decode(key.secret)) for key in keys.keys}
-    return _Ring(bytes.fromhex(keys.newest.id), ciphers)
+    signing = {
+        bytes.fromhex(key.id): hmac.digest(_decode(key.secret), b"antwort1 signatures", "sha256") for key in keys.keys
+    }
+    return _Ring(bytes.fromhex(keys.newest.id), ciphers, signing)
+
+
+def _signature(key: bytes, tenant: str, message: bytes) -> str:
+    name = tenant.encode()
+    signed = len(name).to_bytes(_ID_LENGTH_BYTES, "big") + name + message
+    return hmac.digest(key, signed, "sha256")[:_SIGNATURE_BYTES].hex()
 
 
 def _associated_data(key_id: bytes, tenant: str) -> bytes:

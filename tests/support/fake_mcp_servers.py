@@ -1,4 +1,4 @@
-"""MCP servers on loopback: a real one, made with the SDK, over both transports; and a hostile one that speaks raw HTTP."""
+"""MCP servers on loopback: a real one, made with the SDK, over both transports; and a hostile one in raw HTTP."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FakeMcpServer:
     def customer(self, number: int) -> str:
         """The name of the customer with this number."""
         self.calls.append(("customer", {"number": number}))
-        return {7: "Ada Lovelace", 8: "Grace Hopper"}.get(number, "nobody")
+        return {7: "Ada Lovelace", 8: "Grace Hopper"}.get(number, "unknown")
 
     def rename(self, number: int, name: str) -> str:
         """Rename a customer."""
@@ -109,9 +109,6 @@ def serving(app: Any) -> Iterator[str]:
         listener.close()
 
 
-Answer = Callable[["_Handler", dict[str, Any]], None]
-
-
 class HostileMcpServer:
     """A server that speaks the protocol up to a point. Its paths are its behaviours."""
 
@@ -148,9 +145,6 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_error(405)
 
-    def do_DELETE(self) -> None:
-        self.send_error(405)
-
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         method = body.get("method", "")
@@ -172,14 +166,14 @@ class _Handler(BaseHTTPRequestHandler):
             case "/html", _:
                 self._send(b"<html>hello</html>", kind="text/html")
             case "/gzip", _:
-                self._send(b"\x1f\x8b", **{"content-encoding": "gzip"})
+                self._send(b"\x1f\x8b", headers={"content-encoding": "gzip"})
             case _, "server/discover":
                 self._error(body, -32601, "Method not found")
             case _, "initialize":
                 self.site.sessions += 1
                 info = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
                 result = {**info, "serverInfo": {"name": "x", "version": "1"}}
-                self._result(body, result, **{"mcp-session-id": str(self.site.sessions)})
+                self._result(body, result, {"mcp-session-id": str(self.site.sessions)})
             case _, "tools/list":
                 self._list(body)
             case _, "tools/call":
@@ -199,33 +193,27 @@ class _Handler(BaseHTTPRequestHandler):
                 self._result(body, {"tools": self.site.tools})
 
     def _call(self, body: dict[str, Any]) -> None:
-        name = body["params"]["name"]
-        match name:
-            case "large":
-                self._large(b'{"jsonrpc":"2.0","id":1,"result":{"content":"')
-            case "large_event":
-                self._large(b"event: message\ndata: ", kind="text/event-stream")
-            case "hang":
-                self.site.ended.wait(30)
-            case "nested":
-                self._send(b"[" * 50_000)
-            case "garbage":
-                self._send(b"\xff\xfe not json")
-            case "no_result":
-                self._result(body, {"content": 3})
-            case "refuse":
-                self._error(body, -32602, "no\0 such\nthing " + "x" * 5000)
-            case "status":
-                self._send(b"", status=503)
-            case "forget":  # the session is gone
-                if self.headers["mcp-session-id"] == "1":
-                    self._send(b"", status=404)
-                else:
-                    self._result(body, {"content": [{"type": "text", "text": "in a new session"}]})
-            case "close":
-                self.close_connection = True
-            case _:
-                self._result(body, {"content": [{"type": "text", "text": "fine"}]})
+        answers: dict[str, Callable[[], object]] = {
+            "large": lambda: self._large(b'{"jsonrpc":"2.0","id":1,"result":{"content":"'),
+            "large_event": lambda: self._large(b"event: message\ndata: ", kind="text/event-stream"),
+            "hang": lambda: self.site.ended.wait(30),
+            "nested": lambda: self._send(b"[" * 50_000),
+            "garbage": lambda: self._send(b"\xff\xfe not json"),
+            "no_result": lambda: self._result(body, {"content": 3}),
+            "refuse": lambda: self._error(body, -32602, "no\0 such\nthing " + "x" * 5000),
+            "status": lambda: self._send(b"", status=503),
+            "forget": lambda: self._forget(body),
+            "close": lambda: setattr(self, "close_connection", True),
+        }
+        fine = {"content": [{"type": "text", "text": "fine"}]}
+        answers.get(body["params"]["name"], lambda: self._result(body, fine))()
+
+    def _forget(self, body: dict[str, Any]) -> None:
+        """The first session is gone."""
+        if self.headers["mcp-session-id"] == "1":
+            self._send(b"", status=404)
+        else:
+            self._result(body, {"content": [{"type": "text", "text": "in a new session"}]})
 
     def _large(self, start: bytes, kind: str = "application/json") -> None:
         self.send_response(200)
@@ -237,18 +225,23 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"x" * PAGE)
             self.site.sent += PAGE
 
-    def _result(self, body: dict[str, Any], result: Any, **headers: str) -> None:
-        self._send(json.dumps({"jsonrpc": "2.0", "id": body["id"], "result": result}).encode(), **headers)
+    def _result(self, body: dict[str, Any], result: Any, headers: dict[str, str] | None = None) -> None:
+        self._send(json.dumps({"jsonrpc": "2.0", "id": body["id"], "result": result}).encode(), headers=headers)
 
     def _error(self, body: dict[str, Any], code: int, message: str) -> None:
         error = {"code": code, "message": message}
         self._send(json.dumps({"jsonrpc": "2.0", "id": body["id"], "error": error}).encode())
 
-    def _send(self, body: bytes, *, status: int = 200, kind: str = "application/json", **headers: str) -> None:
+    def _send(
+        self,
+        body: bytes,
+        *,
+        status: int = 200,
+        kind: str = "application/json",
+        headers: dict[str, str] | None = None,
+    ) -> None:
         self.send_response(status)
-        self.send_header("content-type", kind)
-        self.send_header("content-length", str(len(body)))
-        for name, value in headers.items():
+        for name, value in {"content-type": kind, "content-length": str(len(body)), **(headers or {})}.items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(body)

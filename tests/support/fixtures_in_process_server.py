@@ -43,7 +43,7 @@ async def run_in_process_server(
     settings = {
         "models": {"scripted": {"kind": "scripted", "script": str(directory / "script.yaml")}},
         "storage": {"url": f"sqlite:///{directory}/antwort.db", "blobs": str(directory / "blobs")},
-        "providers": {"code_interpreter": {"enabled": False}},  # starting a process blocks briefly
+        "providers": {"code_interpreter": {"enabled": False}, "mcp": {"enabled": False}},  # both start something
         **(config or {}),
     }
     async with open_services(parse(yaml.safe_dump(settings), {}), {}, [EchoProvider(), *extra_providers]) as services:

@@ -85,8 +85,11 @@ class Server:
         (directory / "script.yaml").write_text(json.dumps(script or SCRIPT, ensure_ascii=False), encoding="utf-8")
         settings = {
             "models": {"scripted": {"kind": "scripted", "script": "script.yaml"}},
-            "providers": {"code_interpreter": {"enabled": False}},  # most tests do not run code
             **(config or {}),
+            "providers": {
+                "mcp": {"enabled": False},  # most tests use no MCP server
+                **(config or {}).get("providers", {"code_interpreter": {"enabled": False}}),  # …and do not run code
+            },
             "server": {"port": 0, **(config or {}).get("server", {})},
         }
         serve = ["-m", "antwort", "serve", "--config", "antwort.yaml"] if program is None else [str(program)]

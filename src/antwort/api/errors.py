@@ -2,6 +2,7 @@
 
 ApiError
   status 4xx   invalid_request_error   the caller must fix the request (401: missing or invalid key)
+  status 424   external_connector_error   an MCP server does not list its tools
   status 429   rate_limit_error        retry later
   status 5xx   server_error            failure of the server
 """
@@ -56,6 +57,8 @@ ErrorCode: TypeAlias = Literal[
     "invalid_json_schema",
     "invalid_type",
     "invalid_value",
+    "http_error",
+    "mcp_protocol_error",
     "method_not_supported",
     "missing_required_parameter",
     "mutually_exclusive_parameters",

@@ -59,8 +59,9 @@ def _strip_mcp(tool: Raw) -> Raw:
     stripped = dict(tool)
     if "authorization" in stripped:
         stripped["authorization"] = None
-    if headers := stripped.get("headers"):  # header names are not secret
-        stripped["headers"] = dict.fromkeys(cast("Raw", headers), REDACTED) if isinstance(headers, dict) else None
+    if headers := stripped.get("headers"):
+        is_known = stripped.get("type") == "mcp" or not isinstance(headers, dict)
+        stripped["headers"] = None if is_known else dict.fromkeys(cast("Raw", headers), REDACTED)
     if isinstance(stripped.get("server_url"), str):
         stripped["server_url"] = _strip_userinfo(stripped["server_url"])
     return stripped

@@ -119,6 +119,7 @@ class WebSearchFilters(Struct, forbid_unknown_fields=True):
     """With their subdomains. The provider checks that they are domains."""
 
 
+ToolLabel: TypeAlias = Annotated[str, Meta(max_length=128)]
 LocationText: TypeAlias = Annotated[str, Meta(max_length=200)]
 
 
@@ -198,20 +199,36 @@ class ComputerUsePreviewTool(_Tool, tag="computer_use_preview"):
     environment: Literal["windows", "mac", "linux", "ubuntu", "browser"]
 
 
+class McpToolFilter(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Tools of an MCP server: those with these names, and those that the server calls read-only, or not."""
+
+    tool_names: Annotated[list[ToolLabel], Meta(max_length=MAX_TOOLS)] | None = None
+    read_only: bool | None = None
+
+
+class McpApprovalFilter(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Which tools of an MCP server need an approval."""
+
+    always: McpToolFilter | None = None
+    never: McpToolFilter | None = None
+
+
 class McpTool(_Tool, tag="mcp"):
     """The tools of an MCP server."""
 
-    server_label: str
-    server_url: str | None = None
-    connector_id: str | None = None
-    tunnel_id: str | None = None
-    server_description: str | None = None
-    authorization: str | None = None
+    server_label: Annotated[str, Meta(pattern=r"^[a-zA-Z][a-zA-Z0-9_-]{0,63}$")]
+    server_url: Annotated[str, Meta(max_length=4096)] | None = None
+    """None for a server of the configuration, which the label names."""
+    server_description: Annotated[str, Meta(max_length=4096)] | None = None
     headers: dict[str, str] | None = None
-    allowed_tools: Any = None
-    require_approval: Any = None
-    defer_loading: bool | None = None
-    allowed_callers: list[str] | None = None
+    allowed_tools: Annotated[list[ToolLabel], Meta(max_length=MAX_TOOLS)] | McpToolFilter | None = None
+    require_approval: Literal["always", "never"] | McpApprovalFilter | None = "always"
+    authorization: str | UnsetType | None = UNSET
+    """An OAuth access token, sent as a bearer token."""
+    connector_id: str | UnsetType | None = UNSET
+    tunnel_id: str | UnsetType | None = UNSET
+    defer_loading: bool | UnsetType | None = UNSET
+    allowed_callers: list[str] | UnsetType | None = UNSET
 
 
 class _UnavailableTool(Struct, tag_field="type"):

@@ -18,6 +18,7 @@ from antwort.api.tools import (
     CustomTool,
     FunctionTool,
     GrammarFormat,
+    McpTool,
     ToolDeclaration,
     ToolSearchTool,
     UncheckedTool,
@@ -226,18 +227,37 @@ def _choice_key(tool: ToolDeclaration) -> tuple[str, str | None]:
     return tool_type(tool), tool_name(tool) if is_function(tool) else None
 
 
-def _allowed(choice: ToolChoice, tools: _Selectable) -> set[int] | None:
-    """The tools that a choice allows, by index; None if it allows all.
+_Allowed: TypeAlias = dict[int, set[str] | None]
+"""Tools by index; of an MCP server the names of its allowed tools, or None for all of them."""
 
-    If the name of a forced function is that of several, only these are offered.
+
+def _allowed(choice: ToolChoice, tools: _Selectable) -> _Allowed | None:
+    """The tools that a choice allows; None if it allows all.
+
+    If the name of a forced function is that of several, or an MCP server is forced, only these are offered.
     """
     if not isinstance(choice, Chosen):
         return None
-    found = [tools.select(chosen) for chosen in chosen_tools(choice)]
-    if not choice.several and len(found[0]) == 1:
+    is_one_function = choice.type != "mcp" or choice.name is not None
+    if not choice.several and is_one_function and len(tools.select(choice)) == 1:
         return None
-    distinct = {id(indexes): indexes for indexes in found}  # a choice may repeat a name of many functions
-    return {index for indexes in distinct.values() for index in indexes}
+    allowed: _Allowed = {}
+    distinct = {(chosen.type, chosen.name, chosen.server_label): chosen for chosen in chosen_tools(choice)}
+    for chosen in distinct.values():  # a choice may repeat a name of many functions
+        for index in tools.select(chosen):
+            names = allowed.setdefault(index, set())
+            if chosen.type != "mcp" or chosen.name is None or names is None:
+                allowed[index] = None
+            else:
+                names.add(chosen.name)
+    return allowed
+
+
+def _allowed_specs(specs: Sequence[FunctionSpec], index: int, allowed: _Allowed | None) -> Sequence[FunctionSpec]:
+    if allowed is None:
+        return specs
+    names = allowed.get(index, set())
+    return specs if names is None else [spec for spec in specs if spec.choice_name in names]
 
 
 def classify(tools: Sequence[DeclaredTool], choice: ToolChoice, prepared: Mapping[int, HasSpecs]) -> Offer:
@@ -260,18 +280,21 @@ def classify(tools: Sequence[DeclaredTool], choice: ToolChoice, prepared: Mappin
             if spec.name in owners:
                 raise invalid(f"Two tools would be called '{spec.name}'; rename one.", param=declared.param)
             owners[spec.name] = owner
-        if allowed is None or index in allowed:
-            specs += offered
+        specs += _allowed_specs(offered, index, allowed)
     callable_names = set[str]() if choice == "none" else {spec.name for spec in specs}
     forbidden = frozenset(owners.keys() - callable_names)
     model_choice = _model_choice(choice, tools, selectable, prepared, names)
-    demanded = _demanded(model_choice, owners, callable_names)
+    demanded = _demanded(choice, model_choice, owners, callable_names)
     return Offer(tuple(specs), owners, model_choice, forbidden, demanded, names)
 
 
-def _demanded(choice: Choice, owners: Mapping[str, FunctionOwner], names: set[str]) -> frozenset[str]:
-    """The functions that fulfil a forced choice. Of a hosted tool, all functions do."""
+def _demanded(
+    given: ToolChoice, choice: Choice, owners: Mapping[str, FunctionOwner], names: set[str]
+) -> frozenset[str]:
+    """The functions that fulfil a forced choice. Of a hosted tool, all functions do, unless the choice names one."""
     if isinstance(choice, MustCall):
+        if isinstance(given, Chosen) and given.type == "mcp" and given.name is not None:
+            return frozenset({choice.name})
         owner = owners[choice.name]
         same = {name for name in names if owners[name] == owner} if isinstance(owner, ServerSide) else set[str]()
         return frozenset({choice.name, *same})
@@ -324,12 +347,21 @@ def _model_choice(
     if choice.several:
         return choice.mode or "auto"
     first, *more = selectable.select(choice)
-    if more:
-        return "required"
     one = tools[first]
+    if more or (isinstance(one.tool, ToolSearchTool) and not one.tool.is_client_side):
+        return "required"
+    if isinstance(one.tool, McpTool):
+        return _mcp_choice(choice, prepared[first].specs)
     if is_hosted(one):
         specs = prepared[first].specs
         return MustCall(specs[0].name) if specs else "required"
-    if isinstance(one.tool, ToolSearchTool) and not one.tool.is_client_side:
-        return "required"
     return MustCall(names.name(one.namespace and one.namespace.name, tool_name(one.tool)))
+
+
+def _mcp_choice(choice: Chosen, specs: Sequence[FunctionSpec]) -> Choice:
+    """A tool of an MCP server, or any of its tools. Which it has is known when they are listed."""
+    found = [spec for spec in specs if choice.name in (None, spec.choice_name)]
+    if not found:
+        named = choice.name or choice.server_label
+        raise invalid(f"Tool choice '{named}' not found in the tools of the MCP server.", param="tool_choice")
+    return MustCall(found[0].name) if len(found) == 1 else "required"

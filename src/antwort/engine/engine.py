@@ -24,7 +24,7 @@ from antwort.api.requests import CreateResponse, check, check_input, given_schem
 from antwort.api.responses import CompactedResponse, IgnoredTool, Response, Usage, initial_response
 from antwort.api.secrets import without_secrets
 from antwort.api.token_estimate import estimate_item
-from antwort.api.tools import ToolDeclaration, ToolTypes, convert_with_tools, tool_type
+from antwort.api.tools import ToolDeclaration, ToolTypes, convert_with_tools, tool_name, tool_type
 from antwort.config import CompactionSettings
 from antwort.engine.attachments import Attacher
 from antwort.engine.attachments.input_urls import InputUrls
@@ -201,6 +201,7 @@ class Engine:
             include=frozenset(request.include or ()),
             images_are_files=not chosen.reads_images,
             is_stored=response.store,
+            taken_names=frozenset(tool_name(one.tool) for one in tools if one.namespace is None),
         )
         prepared = {
             index: await self._prepare_tool(declared.tool, declared.param, tool_context)

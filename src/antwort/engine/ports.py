@@ -46,6 +46,8 @@ class FunctionSpec(Struct, frozen=True):
     free_text: bool = False
     grammar: GrammarFormat | None = None
     """Restricts the free text."""
+    choice_name: str | None = None
+    """What a `tool_choice` calls it, beside the label of its MCP server."""
     current_state: str | None = None
     """State that changes between responses, such as the files in the container. Separate from the description, for
     models that read what changes last (prompt caching)."""
@@ -373,6 +375,8 @@ class ToolContext(Struct, frozen=True, kw_only=True):
     """Whether the images of the history are files for the tool, because the model cannot read them."""
     is_stored: bool = True
     """Whether the response is stored. If it is not, a tool must not store anything of its content either."""
+    taken_names: frozenset[str] = frozenset()
+    """The names of the client's functions, which functions of tools that choose names cannot have."""
 
 
 class HostedCall(Protocol):

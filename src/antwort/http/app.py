@@ -50,6 +50,7 @@ from antwort.storage import open_store
 from antwort.telemetry import Metrics, log
 from antwort.tools import FunctionProvider, ToolRegistry
 from antwort.tools.builtins.codeinterpreter import CodeInterpreterProvider
+from antwort.tools.builtins.mcp import McpProvider, open_mcp
 from antwort.tools.builtins.websearch import OpenedWebSearch, WebSearchProvider, open_web_search
 from antwort.tools.client_run import ClientRunProvider, LocalShellProvider
 
@@ -85,6 +86,7 @@ async def open_services(
     authenticator = await asyncio.to_thread(open_authenticator, config)
     sealer = Sealer(await asyncio.to_thread(SealingKeys.open_or_create, compaction_keys_path(config)))
     metrics = Metrics()
+    mcp = open_mcp(config, environment, sealer, lambda: authenticator.requires_key)
     model_registry, store, membership, backend, web_search = await _open_resources(config, environment, sealer, metrics)
     tokens = None if membership is None else CallTokens(sealer, membership.own_id)
     running = _containers(config, store, backend, metrics, membership, tokens)
@@ -115,6 +117,7 @@ async def open_services(
         running,
         backend.description,
         web_search.description,
+        mcp.description,
         ProcessRateLimiter() if store.replicas is None else StoreRateLimiter(store.replicas, store.replica_id),
         membership,
         call_tokens=tokens if config.server.replica_url is not None else None,
@@ -127,7 +130,7 @@ async def open_services(
     )
     tasks = [asyncio.create_task(task) for task in _periodic_tasks(services)]
     try:
-        for provider in (*_providers(config, store, running, web_search.provider), *extra_providers):
+        for provider in (*_providers(config, store, running, web_search.provider, mcp.provider), *extra_providers):
             registry.register(provider)
         registry.register_metrics(metrics.registry)
         if membership is None:
@@ -245,13 +248,19 @@ def _containers(
 
 
 def _providers(
-    config: Config, store: Store, running: Containers | None, web_search: WebSearchProvider | None
+    config: Config,
+    store: Store,
+    running: Containers | None,
+    web_search: WebSearchProvider | None,
+    mcp: McpProvider | None,
 ) -> Iterator[FunctionProvider]:
     """The hosted tools of the configuration."""
     if running is not None:
         yield CodeInterpreterProvider(running, store, config.providers.code_interpreter, config.containers.tiers)
     if web_search is not None:
         yield web_search
+    if mcp is not None:
+        yield mcp
     yield ClientRunProvider()
     yield LocalShellProvider()
 

@@ -160,6 +160,7 @@ def startup_banner(services: Services, listener: socket.socket, models_source: s
         f"limits     {_describe_limits(config)}",
         f"code       {_describe_code_interpreter(services)}",
         f"web        {services.web_search_status}",
+        f"mcp        {services.mcp_status}",
         f"tools      {', '.join(tools)}",
         "metrics    /metrics; OpenAPI: /openapi.json; health: /healthz, /readyz",
     ]

@@ -67,6 +67,8 @@ class Services:
     """Where the code interpreter runs, or why it is off."""
     web_search_status: str = "off"
     """Which search engine the web search uses, or why it is off."""
+    mcp_status: str = "off"
+    """Which MCP servers can be used, or why the tool is off."""
     rate_limiter: RateLimiter = field(default_factory=ProcessRateLimiter)
     membership: Membership | None = None
     """None for a store that only this process has open."""

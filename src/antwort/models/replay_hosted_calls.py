@@ -14,6 +14,7 @@ from typing import Any, cast
 from msgspec import Struct
 
 from antwort.api.items import Item, Raw
+from antwort.engine.declared.names import mcp_function_name
 from antwort.engine.truncate import truncate_chars
 
 NO_OUTPUT = "(no output)"
@@ -108,12 +109,17 @@ def _web_result(result: Raw) -> str:
 
 def _mcp(raw: Raw) -> ReplayedCall:
     output = _text(raw.get("output")) or _text(raw.get("error")) or NO_OUTPUT
-    return ReplayedCall(_call_id(raw), _text(raw.get("name")) or "mcp", _text(raw.get("arguments")) or "{}", output)
+    return ReplayedCall(_call_id(raw), _mcp_name(raw), _text(raw.get("arguments")) or "{}", output)
 
 
 def _approval_request(raw: Raw) -> ReplayedCall:
-    name, arguments = _text(raw.get("name")) or "mcp", _text(raw.get("arguments")) or "{}"
-    return ReplayedCall(_call_id(raw), name, arguments, "(not run: the user was asked for approval)")
+    arguments = _text(raw.get("arguments")) or "{}"
+    return ReplayedCall(_call_id(raw), _mcp_name(raw), arguments, "(not run: the user was asked for approval)")
+
+
+def _mcp_name(raw: Raw) -> str:
+    """The name that the function of the tool has when its server is declared."""
+    return mcp_function_name(_text(raw.get("server_label")) or "mcp", _text(raw.get("name")) or "tool")
 
 
 def _approval(raw: Raw) -> str:

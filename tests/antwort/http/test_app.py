@@ -17,7 +17,7 @@ from antwort.tools import ProviderCollision
 pytestmark = pytest.mark.anyio
 
 SEARCH = {"type": "file_search", "vector_store_ids": ["vs_1"]}
-NO_CODE = {"providers": {"code_interpreter": {"enabled": False}}}
+NO_CODE = {"providers": {"code_interpreter": {"enabled": False}, "mcp": {"enabled": False}}}
 
 
 async def test_no_endpoint_blocks_the_event_loop(server):

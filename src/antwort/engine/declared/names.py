@@ -1,5 +1,7 @@
 """Function names: models know functions by one name, so that tools in a namespace get a name that includes it. Pure.
 
+The tools of an MCP server have the label of the server in their names, because a server chooses their names itself.
+
 The function `get` in the namespace `crm` is offered as `crm__get`. Where that name is taken or too long, it ends with a
 digest instead. `ToolNames.for_model` gives the calls of the history the same names; in the items that the client sees
 and the server stores, a call has its namespace and its plain name.
@@ -8,7 +10,8 @@ and the server stores, a call has its namespace and its plain name.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import re
+from collections.abc import Container, Iterable
 from typing import Final
 
 import msgspec
@@ -27,6 +30,9 @@ from antwort.api.tools import NamespaceTool, members, tool_name
 TOOL_SEARCH: Final = "tool_search"
 _MAX_NAME: Final = 64  # longer function names are refused by most chat servers
 _DIGEST_CHARS: Final = 8
+_SEPARATOR: Final = "__"
+_FUNCTION_NAME_RE: Final = re.compile(rf"[a-zA-Z0-9_-]{{1,{_MAX_NAME}}}")
+_UNUSABLE_RE: Final = re.compile(r"[^a-zA-Z0-9_-]")
 
 
 class ToolNames:
@@ -47,7 +53,7 @@ class ToolNames:
         return self._names[key]
 
     def _new_name(self, namespace: str, name: str) -> str:
-        joined = candidate = f"{namespace}__{name}"
+        joined = candidate = f"{namespace}{_SEPARATOR}{name}"
         attempt = 0
         while len(candidate) > _MAX_NAME or candidate in self._taken:
             digest = hashlib.sha256(msgspec.json.encode([namespace, name, attempt])).hexdigest()[:_DIGEST_CHARS]
@@ -83,6 +89,24 @@ class ToolNames:
             for member in members(tool)
         ]
         return f"These tools can be called from now on: {', '.join(names)}." if names else "No tools were found."
+
+
+def mcp_function_name(label: str, name: str, taken: Container[str] = ()) -> str:
+    """The function name of a tool of an MCP server. No two tools have the same, and none has a `taken` one.
+
+    It does not depend on other tools, so that the calls of a history have the names of the functions that are offered.
+    """
+    plain = f"{label}{_SEPARATOR}{name}"
+    is_unique = _SEPARATOR not in label and _SEPARATOR not in name and not (label + name).startswith("_")
+    if is_unique and _FUNCTION_NAME_RE.fullmatch(plain) and plain not in taken:
+        return plain
+    readable = _UNUSABLE_RE.sub("_", plain)[: _MAX_NAME - _DIGEST_CHARS - 1]
+    attempt = 0
+    while True:
+        digest = hashlib.sha256(msgspec.json.encode([label, name, attempt])).hexdigest()[:_DIGEST_CHARS]
+        if (found := f"{readable}_{digest}") not in taken:
+            return found
+        attempt += 1
 
 
 def _changed(item: Item, **fields: str) -> Item:

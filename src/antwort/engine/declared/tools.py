@@ -23,6 +23,7 @@ from antwort.api.tools import (
     MAX_TOOLS,
     CustomTool,
     FunctionTool,
+    McpTool,
     NamespaceTool,
     ToolDeclaration,
     ToolSearchTool,
@@ -61,8 +62,18 @@ class DeclaredTool:
 
     @property
     def is_deferred(self) -> bool:
-        is_deferred = isinstance(self.tool, (FunctionTool, CustomTool)) and bool(self.tool.defer_loading)
+        is_deferred = isinstance(self.tool, (FunctionTool, CustomTool, McpTool)) and self.tool.defer_loading is True
         return is_deferred and not self.is_found
+
+    def replaced_by(self, later: DeclaredTool) -> DeclaredTool:
+        """A later declaration of the same tool replaces this one.
+
+        One of an MCP server that a tool search has found, without a URL or credentials of its own, is the one that the
+        request declares.
+        """
+        if later.is_found and self.is_given and isinstance(self.tool, McpTool):
+            return replace(self, is_found=True)
+        return later
 
 
 def is_function(tool: ToolDeclaration) -> bool:
@@ -83,10 +94,12 @@ def declared_tools(
 ) -> list[DeclaredTool]:
     """All tools of a request, each once. The visible history is `before` and its own items from `start` on."""
     found = {tool.key: tool for tool in declare(request.tools or ())}
-    for item in before:
-        found |= {tool.key: replace(tool, param=request.history_param) for tool in _brought_by(item, "")}
+    brought = [replace(tool, param=request.history_param) for item in before for tool in _brought_by(item, "")]
     for index, item in enumerate(given[start:], start):
-        found |= {tool.key: tool for tool in _brought_by(item, f"input[{index}].tools")}
+        brought += _brought_by(item, f"input[{index}].tools")
+    for tool in brought:
+        declared = found.get(tool.key)
+        found[tool.key] = tool if declared is None else declared.replaced_by(tool)
     if len(found) > MAX_TOOLS:
         message = (
             f"The request and the items of its history declare {len(found)} tools; at most {MAX_TOOLS} are possible."

@@ -172,7 +172,7 @@ def test_the_approval_of_an_mcp_call_is_a_user_message():
     answered = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": False, "reason": "no"}
     request, result, answer = messages(asked, answered)
 
-    assert request["tool_calls"] == [tool_call("mcpr_1", "look", "{}")]
+    assert request["tool_calls"] == [tool_call("mcpr_1", "s__look", "{}")]
     assert result == tool("mcpr_1", "(not run: the user was asked for approval)")
     assert answer == {"role": "user", "content": "Call mcpr_1 was denied by the user: no"}
 

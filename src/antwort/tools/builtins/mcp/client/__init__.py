@@ -17,23 +17,23 @@ from __future__ import annotations
 from antwort.tools.builtins.mcp.client.targets import (
     HttpTarget,
     ListedTool,
-    Listing,
     McpFault,
+    McpToolResult,
     SessionLimits,
     StdioTarget,
     Target,
-    ToolResult,
+    ToolListing,
 )
 from antwort.tools.builtins.mcp.client.thread import McpClient
 
 __all__ = [
     "HttpTarget",
     "ListedTool",
-    "Listing",
     "McpClient",
     "McpFault",
+    "McpToolResult",
     "SessionLimits",
     "StdioTarget",
     "Target",
-    "ToolResult",
+    "ToolListing",
 ]

@@ -9,7 +9,7 @@ import mcp_types as types
 import msgspec
 
 from antwort.engine.truncate import truncate_chars
-from antwort.tools.builtins.mcp.client.targets import ToolResult
+from antwort.tools.builtins.mcp.client.targets import McpToolResult
 
 MAX_TEXT_CHARS: Final = 1_000_000
 """Characters of a result that the client gets."""
@@ -18,16 +18,16 @@ _MAX_BLOCKS: Final = 1_000
 _UNSAFE_RE: Final = re.compile("[\0\ud800-\udfff]")  # not storable, or not encodable
 
 
-def tool_result(result: types.CallToolResult) -> ToolResult:
+def tool_result(result: types.CallToolResult) -> McpToolResult:
     """The text of a result. Images, sounds and binary resources are named with their size; models read text here."""
     blocks = result.content[:_MAX_BLOCKS]
     if result.is_error:
         text = clean(truncate_chars("\n".join(map(_text, blocks)), MAX_ERROR_CHARS))
-        return ToolResult(text, error_content=[{"type": "text", "text": text}])
+        return McpToolResult(text, error_content=[{"type": "text", "text": text}])
     text = "\n".join(map(_text, blocks))
     if not blocks and result.structured_content is not None:
         text = msgspec.json.encode(result.structured_content).decode()
-    return ToolResult(clean(truncate_chars(text, MAX_TEXT_CHARS)))
+    return McpToolResult(clean(truncate_chars(text, MAX_TEXT_CHARS)))
 
 
 def clean(text: str) -> str:
@@ -35,7 +35,7 @@ def clean(text: str) -> str:
     return _UNSAFE_RE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def _text(block: Any) -> str:  # noqa: ANN401 - a union that grows with the protocol
+def _text(block: Any) -> str:  # noqa: ANN401, PLR0911 - a union that grows with the protocol; one line per type
     match block:
         case types.TextContent(text=text):
             return text

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
 from antwort.tools.builtins.mcp.client.content import clean
-from antwort.tools.builtins.mcp.client.targets import ListedTool, Listing
+from antwort.tools.builtins.mcp.client.targets import ListedTool, ToolListing
 
 MAX_PAGES: Final = 64
 MAX_TOOLS: Final = 1_000
@@ -47,7 +47,7 @@ class RawTool(Protocol):
     def annotations(self) -> _Annotations | None: ...
 
 
-def check_tools(tools: Sequence[RawTool]) -> Listing:
+def check_tools(tools: Sequence[RawTool]) -> ToolListing:
     """The tools that can be offered to models, and which could not, with the reason."""
     found: dict[str, ListedTool] = {}
     problems: list[str] = []
@@ -68,8 +68,10 @@ def check_tools(tools: Sequence[RawTool]) -> Listing:
         )
     if len(tools) > MAX_TOOLS:
         problems.append(f"{len(tools) - MAX_TOOLS} tools beyond the first {MAX_TOOLS}")
-    shown = ", ".join(problems[:_MAX_NAMED]) + (f" and {len(problems) - _MAX_NAMED} more" * (len(problems) > _MAX_NAMED))
-    return Listing(tuple(found.values()), f"Left out: {shown}." if problems else None)
+    shown = ", ".join(problems[:_MAX_NAMED]) + (
+        f" and {len(problems) - _MAX_NAMED} more" * (len(problems) > _MAX_NAMED)
+    )
+    return ToolListing(tuple(found.values()), f"Left out: {shown}." if problems else None)
 
 
 def _normalized(schema: dict[str, Any]) -> dict[str, Any]:

@@ -10,11 +10,11 @@ from typing import Any, Final, TypeAlias
 
 from antwort.tools.builtins.mcp.client.session import McpSession
 from antwort.tools.builtins.mcp.client.targets import (
-    Listing,
     McpFault,
+    McpToolResult,
     SessionLimits,
     Target,
-    ToolResult,
+    ToolListing,
     unreachable,
 )
 
@@ -46,7 +46,7 @@ class SessionPool:
         self._ending: set[McpSession] = set()
         self._requests: dict[str, int] = {}
 
-    async def list_tools(self, tenant: str, target: Target) -> Listing:
+    async def list_tools(self, tenant: str, target: Target) -> ToolListing:
         """The tools of a server; `McpFault`."""
         async with self._slot(tenant), self._session(tenant, target) as session:
             try:
@@ -57,7 +57,7 @@ class SessionPool:
         async with self._slot(tenant), self._session(tenant, target) as session:
             return await session.list_tools()
 
-    async def call_tool(self, tenant: str, target: Target, name: str, arguments: dict[str, Any]) -> ToolResult:
+    async def call_tool(self, tenant: str, target: Target, name: str, arguments: dict[str, Any]) -> McpToolResult:
         """Call a tool; `McpFault`. A server that does not know the session any more gets the call in a new one."""
         async with self._slot(tenant), self._session(tenant, target) as session:
             try:
@@ -132,7 +132,7 @@ class SessionPool:
             self._end_entry(entry)
 
     def _new_entry(self, tenant: str) -> _Entry:
-        """Make room for a session: at a limit, the least recently used idle one is closed."""
+        """An entry for a session. At a limit, the least recently used idle session is closed."""
         of_tenant = [(key, entry) for key, entry in self._entries.items() if entry.tenant == tenant]
         if len(of_tenant) >= MAX_TENANT_SESSIONS:
             self._drop_idle(of_tenant)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import httpx2
 import mcp_types as types
@@ -30,12 +30,12 @@ from antwort.tools.builtins.mcp.client.stdio import stdio_transport
 from antwort.tools.builtins.mcp.client.targets import (
     INTERNAL_ERROR,
     HttpTarget,
-    Listing,
     McpFault,
+    McpToolResult,
     SessionLimits,
     StdioTarget,
     Target,
-    ToolResult,
+    ToolListing,
     protocol_error,
     timed_out,
     unreachable,
@@ -62,14 +62,14 @@ class McpSession:
         self._task: asyncio.Task[None] | None = None
         self._client: Client | None = None
         self._closing = asyncio.Event()
-        self._listing: Listing | None = None
+        self._listing: ToolListing | None = None
         self._listed_until = 0.0
         self._listing_lock = asyncio.Lock()
         self._exchange = Exchange()
         self.users = 0
         """Requests that run now, as the pool counts them."""
         self.is_retired = False
-        """Whether it is used for nothing else, because it may hang or be broken. It is closed after its last request."""
+        """Whether it is not used any more, because it may hang or be broken. It is closed when they end."""
 
     @property
     def is_usable(self) -> bool:
@@ -107,7 +107,7 @@ class McpSession:
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def list_tools(self) -> Listing:
+    async def list_tools(self) -> ToolListing:
         """The tools: those of the last listing, unless the server has said that they changed, or it is too old."""
         async with self._listing_lock:
             if self._listing is None or time.monotonic() >= self._listed_until:
@@ -116,7 +116,7 @@ class McpSession:
                         self._listing = await self._list_all()
             return self._listing
 
-    async def _list_all(self) -> Listing:
+    async def _list_all(self) -> ToolListing:
         client = self._connected
         is_modern = client.protocol_version in MODERN_PROTOCOL_VERSIONS
         max_age, found, cursor = MAX_LISTING_AGE, list[types.Tool](), None
@@ -133,7 +133,7 @@ class McpSession:
         self._listed_until = time.monotonic() + max_age
         return check_tools(found)
 
-    async def call_tool(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+    async def call_tool(self, name: str, arguments: dict[str, Any]) -> McpToolResult:
         """Call a tool; `McpFault`. The result is not validated against a schema, which the server could make costly."""
         request = types.CallToolRequest(params=types.CallToolRequestParams(name=name, arguments=arguments))
         with self._faults(self._limits.timeout, "the tool did not answer"):
@@ -168,21 +168,7 @@ class McpSession:
         seen = exchange.fault() or (None if self.is_usable else self._exchange.fault())
         if seen is not None:
             return seen
-        match _cause(error):
-            case McpFault() as fault:
-                return fault
-            case MCPError() as refused:
-                return protocol_error(refused.error.code, _shortened(refused.error.message))
-            case ValidationError() as invalid:
-                first = invalid.errors(include_url=False, include_input=False, include_context=False)[0]
-                place = ".".join(map(str, first["loc"]))
-                return protocol_error(INTERNAL_ERROR, _shortened(f"the answer is not valid: {place}: {first['msg']}"))
-            case FetchError() as refused:
-                return unreachable(str(refused))
-            case httpx2.HTTPError() | OSError():
-                return unreachable("no connection")
-            case other:
-                return protocol_error(INTERNAL_ERROR, f"the session failed ({type(other).__name__})")
+        return _translated(_cause(error))
 
     # ── the task of the session ──────────────────────────────────────────────────────────────────────────────────────
 
@@ -218,7 +204,9 @@ class McpSession:
             if isinstance(target, StdioTarget):
                 transport = stdio_transport(target, self._limits)
             elif kind == "sse":
-                transport = sse_client(target.url, httpx_client_factory=lambda **_: self._http_client(target))
+                transport = sse_client(
+                    target.url, httpx_client_factory=_ClientFactory(lambda: self._http_client(target))
+                )
             else:
                 http = await stack.enter_async_context(self._http_client(target))
                 transport = streamable_http_client(
@@ -248,11 +236,45 @@ class McpSession:
             self._listing = None
 
 
+class _ClientFactory:
+    """Makes the HTTP client of the older transport, which would set other time limits."""
+
+    def __init__(self, make: Callable[[], httpx2.AsyncClient]) -> None:
+        self._make = make
+
+    def __call__(
+        self,
+        headers: dict[str, str] | None = None,
+        timeout: httpx2.Timeout | None = None,
+        auth: httpx2.Auth | None = None,
+    ) -> httpx2.AsyncClient:
+        del headers, timeout, auth
+        return self._make()
+
+
 def _cause(error: BaseException) -> BaseException:
     """The first exception of a group: task groups of the SDK wrap what ended them."""
     while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+        error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error
+
+
+def _translated(error: BaseException) -> McpFault:
+    match error:
+        case McpFault():
+            return error
+        case MCPError() as refused:
+            return protocol_error(refused.error.code, _shortened(refused.error.message))
+        case ValidationError() as invalid:
+            first = invalid.errors(include_url=False, include_input=False, include_context=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            return protocol_error(INTERNAL_ERROR, _shortened(f"the answer is not valid: {place}: {first['msg']}"))
+        case FetchError() as refused:
+            return unreachable(str(refused))
+        case httpx2.HTTPError() | OSError():
+            return unreachable("no connection")
+        case other:
+            return protocol_error(INTERNAL_ERROR, f"the session failed ({type(other).__name__})")
 
 
 def _shortened(message: str) -> str:

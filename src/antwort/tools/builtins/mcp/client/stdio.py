@@ -25,7 +25,13 @@ from mcp.shared.message import SessionMessage
 from antwort.sandbox.errors import CannotStart
 from antwort.sandbox.host.bubblewrap import Launch, MountArguments
 from antwort.sandbox.host.probe import UIDS
-from antwort.tools.builtins.mcp.client.targets import INTERNAL_ERROR, SessionLimits, StdioTarget, protocol_error, unreachable
+from antwort.tools.builtins.mcp.client.targets import (
+    INTERNAL_ERROR,
+    SessionLimits,
+    StdioTarget,
+    protocol_error,
+    unreachable,
+)
 
 _logger = logging.getLogger(__name__)
 
@@ -41,7 +47,9 @@ _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 @asynccontextmanager
 async def stdio_transport(
     target: StdioTarget, limits: SessionLimits
-) -> AsyncGenerator[tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]]:
+) -> AsyncGenerator[
+    tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
+]:
     """A transport of the SDK: starts the program, and kills it with all of its children in the end."""
     process = await _start(target, limits)
     incoming_writer, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)

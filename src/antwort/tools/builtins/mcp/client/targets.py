@@ -68,7 +68,7 @@ class ListedTool(Struct, frozen=True):
     """What the server says. It is a hint: a server may lie."""
 
 
-class Listing(Struct, frozen=True):
+class ToolListing(Struct, frozen=True):
     """The tools of a server."""
 
     tools: Sequence[ListedTool]
@@ -76,7 +76,7 @@ class Listing(Struct, frozen=True):
     """Which tools were left out, and why."""
 
 
-class ToolResult(Struct, frozen=True):
+class McpToolResult(Struct, frozen=True):
     """The result of a call: its text. `error_content` is set if the tool reports that it failed."""
 
     text: str

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from antwort.tools.builtins.mcp.client.targets import Listing, SessionLimits, Target, ToolResult
+from antwort.tools.builtins.mcp.client.targets import McpToolResult, SessionLimits, Target, ToolListing
 
 if TYPE_CHECKING:
     from antwort.tools.builtins.mcp.client.pool import SessionPool
@@ -32,11 +32,11 @@ class McpClient:
         self._started: Future[tuple[asyncio.AbstractEventLoop, SessionPool]] = Future()
         self._stopping: asyncio.Event | None = None
 
-    async def list_tools(self, tenant: str, target: Target) -> Listing:
+    async def list_tools(self, tenant: str, target: Target) -> ToolListing:
         """The tools of a server, cached as long as the server allows; `McpFault`."""
         return await self._run(lambda pool: pool.list_tools(tenant, target))
 
-    async def call_tool(self, tenant: str, target: Target, name: str, arguments: dict[str, Any]) -> ToolResult:
+    async def call_tool(self, tenant: str, target: Target, name: str, arguments: dict[str, Any]) -> McpToolResult:
         """Call a tool; `McpFault` where the server or the connection fails. Cancelling cancels the call."""
         return await self._run(lambda pool: pool.call_tool(tenant, target, name, arguments))
 

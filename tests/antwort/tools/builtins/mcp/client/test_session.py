@@ -126,7 +126,7 @@ async def test_a_tenant_has_a_limited_number_of_sessions(open_client, target, lo
 async def test_private_addresses_are_refused_unless_they_are_allowed(open_client, crm):
     target = HttpTarget(url=crm.url)
     async with open_client() as client:
-        with pytest.raises(McpFault, match="127.0.0.1 is not on the public internet"):
+        with pytest.raises(McpFault, match=r"127\.0\.0\.1 is not on the public internet"):
             await client.list_tools("t", target)
         assert (await client.list_tools("t", HttpTarget(url=crm.url, is_trusted=True))).tools
     async with open_client(allow_networks=("127.0.0.0/8",)) as client:

@@ -1,0 +1,141 @@
+"""Provider of the hosted tool `mcp`: finds the server of a declaration, lists its tools, and reads approvals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from typing import Any, Final
+
+from msgspec import Struct, structs
+
+from antwort.api.errors import ApiError, invalid
+from antwort.api.tools import McpTool, ToolDeclaration
+from antwort.config import Config, ConfigError
+from antwort.engine.ports import ToolContext
+from antwort.extras import install_command
+from antwort.sealing import Sealer
+from antwort.tools.builtins.mcp.approvals import Approvals
+from antwort.tools.builtins.mcp.client import McpClient, McpFault, SessionLimits, Target, ToolListing
+from antwort.tools.builtins.mcp.metrics import McpMetrics
+from antwort.tools.builtins.mcp.policy import is_allowed
+from antwort.tools.builtins.mcp.prepared import PreparedMcp
+from antwort.tools.builtins.mcp.servers import McpServers
+
+NAME: Final = "mcp"
+MAX_OFFERED: Final = 256
+"""Tools of one server that a model is offered."""
+_FAILED_DEPENDENCY: Final = 424
+
+
+class OpenedMcp(Struct, frozen=True):
+    """The provider, or None where the tool is off; and a description for the startup banner."""
+
+    provider: McpProvider | None
+    description: str
+
+
+class McpProvider:
+    """`FunctionProvider` of `mcp`."""
+
+    name = NAME
+    tools = (NAME,)
+
+    def __init__(self, client: McpClient, servers: McpServers, approvals: Approvals) -> None:
+        self._client = client
+        self._servers = servers
+        self._approvals = approvals
+        self._metrics = McpMetrics()
+
+    def routes(self) -> Sequence[Any]:
+        return ()
+
+    def metrics(self) -> Sequence[Any]:
+        return self._metrics.collectors
+
+    async def aclose(self) -> None:
+        await self._client.aclose()
+
+    async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> PreparedMcp:
+        assert isinstance(tool, McpTool)  # noqa: S101 - the only type in `tools`
+        target = self._servers.find(tool, param)
+        approved = self._approvals.approved(context, tool.server_label)
+        listing = await self._list(context.owner.tenant, target, tool, param)
+        settings = self._servers.settings_of(tool)
+        description = tool.server_description or (settings and settings.description)
+        return PreparedMcp(
+            self._client,
+            target,
+            tool,
+            listing,
+            self._approvals,
+            approved,
+            context,
+            self._metrics,
+            description=description,
+        )
+
+    async def _list(self, tenant: str, target: Target, tool: McpTool, param: str) -> ToolListing:
+        """The tools that the request may use; `ApiError` 424 if the server does not list them."""
+        try:
+            listing = await self._client.list_tools(tenant, target)
+        except McpFault as fault:
+            self._metrics.record_failed_list()
+            raise ApiError(
+                _FAILED_DEPENDENCY,
+                f"Error retrieving tool list from MCP server: '{tool.server_label}'. {_reason(fault)}",
+                kind="external_connector_error",
+                code=fault.kind,
+                param=param,
+            ) from fault
+        settings = self._servers.settings_of(tool)
+        allowed = None if settings is None else settings.allowed_tools
+        tools = [one for one in listing.tools if is_allowed(one, tool) and (allowed is None or one.name in allowed)]
+        if len(tools) > MAX_OFFERED:
+            message = (
+                f"MCP server '{tool.server_label}' has {len(tools)} tools; at most {MAX_OFFERED} are possible. Name "
+                "those that the model needs in 'allowed_tools'."
+            )
+            raise invalid(message, param=f"{param}.allowed_tools", code="array_above_max_length")
+        return structs.replace(listing, tools=tools)
+
+
+def open_mcp(
+    config: Config, environment: Mapping[str, str], sealer: Sealer, requires_key: Callable[[], bool]
+) -> OpenedMcp:
+    """Open the tool with the servers of the configuration. Nothing is connected to before it is used.
+
+    A server that requires no key accepts loopback clients only: these reach loopback without it, too.
+    """
+    settings = config.providers.mcp
+    if settings.enabled is False:
+        return OpenedMcp(None, "off, as the configuration says")
+    if find_spec("mcp") is None or find_spec("mcp_types") is None:
+        if settings.enabled or settings.servers:
+            raise ConfigError(f"providers.mcp: needs the extra `mcp`: {install_command('mcp')}")
+        return OpenedMcp(None, f"off: needs the extra `mcp`: {install_command('mcp')}")
+    for label, server in settings.servers.items():
+        if missing := sorted(server.variables - environment.keys()):
+            raise ConfigError(f"providers.mcp.servers.{label}: the environment variable {missing[0]} is not set")
+    limits = SessionLimits(
+        timeout=settings.timeout,
+        connect_timeout=settings.connect_timeout,
+        idle_timeout=settings.idle_timeout,
+        max_bytes=settings.max_bytes,
+        allow_networks=(*config.fetch.allow_networks, *settings.allow_networks),
+    )
+    servers = McpServers(settings, environment, lambda: not requires_key())
+    provider = McpProvider(McpClient(limits), servers, Approvals(sealer))
+    return OpenedMcp(provider, _description(config, servers))
+
+
+def _description(config: Config, servers: McpServers) -> str:
+    settings = config.providers.mcp
+    named = [f"{label} (program in a jail)" if settings.servers[label].command else label for label in servers.labels]
+    listed = f"configured: {', '.join(named)}" if named else "none configured"
+    return f"{'servers by URL' if settings.allow_urls else 'no servers by URL'}; {listed}"
+
+
+def _reason(fault: McpFault) -> str:
+    if fault.kind == "http_error":
+        return f"Http status code: {fault.code} ({fault.message})"
+    return f"MCP error {fault.code}: {fault.message}"

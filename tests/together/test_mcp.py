@@ -1,0 +1,569 @@
+"""The hosted tool mcp, with the real server process, a real MCP server made with the SDK, and the real OpenAI SDK."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from fixtures_mcp import CUSTOMER, mcp_server
+from fixtures_server import create_key, run_server
+from stream_grammar import read_frames
+from waiting import wait_until
+
+ADD = {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}, "strict": False}
+ECHO_KEYS = {
+    "type",
+    "server_label",
+    "server_url",
+    "server_description",
+    "headers",
+    "allowed_tools",
+    "require_approval",
+}
+
+
+@pytest.fixture(scope="module")
+def env(tmp_path_factory):
+    with mcp_server(tmp_path_factory.mktemp("server")) as running:
+        yield running
+
+
+@pytest.fixture
+def client(env):
+    with env.server.client() as sdk:
+        yield sdk
+
+
+@pytest.fixture
+def ask(env, client):
+    def ask(text, tool=None, **more):
+        request = {"model": "scripted", "input": text, "tools": [tool or env.tool()]}
+        return client.responses.create(**{**request, **more})
+
+    return ask
+
+
+def of(response, kind: str) -> list[dict]:
+    return [item.to_dict() for item in response.output if item.type == kind]
+
+
+def types(response) -> list[str]:
+    return [item.type for item in response.output]
+
+
+def fault(create, *arguments, **options) -> tuple[int, Any]:
+    with pytest.raises(openai.APIStatusError) as caught:
+        create(*arguments, **options)
+    return caught.value.status_code, caught.value.body
+
+
+def test_the_banner_says_which_servers_can_be_used(env):
+    assert "mcp        servers by URL; none configured" in env.server.banner
+    assert "tools      mcp" in env.server.banner
+
+
+# ── lists and calls ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_tool_is_listed_and_called(env, ask):
+    response = ask("customer 7")
+
+    assert types(response) == ["mcp_list_tools", "mcp_call", "message"]
+    (listed,), (called,) = of(response, "mcp_list_tools"), of(response, "mcp_call")
+    assert set(listed) == {"id", "type", "server_label", "tools"}
+    assert listed["tools"][0] == {
+        "annotations": {"read_only": True},
+        "description": "The name of the customer with this number.",
+        "input_schema": {
+            "properties": {"number": {"title": "Number", "type": "integer"}},
+            "required": ["number"],
+            "title": "customerArguments",
+            "type": "object",
+        },
+        "name": "customer",
+    }
+    assert listed["tools"][1]["annotations"] == {"read_only": False}
+    assert called == {
+        "id": called["id"],
+        "type": "mcp_call",
+        "status": "completed",
+        "approval_request_id": None,
+        "arguments": '{"number":7}',
+        "error": None,
+        "name": "customer",
+        "output": "Ada Lovelace",
+        "server_label": "crm",
+    }
+    assert (listed["id"][:5], called["id"][:4]) == ("mcpl_", "mcp_")
+    assert response.output_text == "I read: Ada Lovelace"
+    assert env.crm.calls[-1] == ("customer", {"number": 7})
+
+
+def test_the_declaration_is_echoed_without_credentials(env, ask, client):
+    tool = env.tool(server_url=env.crm.private_url, authorization="hunter2", headers={"x-more": "hunter3"})
+    response = ask("customer 7", tool)
+    (echoed,) = response.to_dict()["tools"]
+
+    assert set(echoed) == ECHO_KEYS | {"authorization"}
+    assert (echoed["authorization"], echoed["headers"]) == (None, None)
+    assert set(ask("customer 7").to_dict()["tools"][0]) == ECHO_KEYS
+    assert {"authorization": "Bearer hunter2", "x-more": "hunter3"}.items() <= env.crm.headers[-1].items() or any(
+        {"authorization": "Bearer hunter2", "x-more": "hunter3"}.items() <= one.items() for one in env.crm.headers
+    )
+    stored = client.responses.retrieve(response.id).to_json()
+    assert "hunter" not in stored + response.to_json()
+    assert "hunter" not in env.server.read_log()
+    for file in env.server.directory.rglob("*"):
+        assert not file.is_file() or file.name == "script.yaml" or b"hunter" not in file.read_bytes(), file
+
+
+def test_the_events_are_those_of_openai(env, client):
+    with env.server.http() as http:
+        body = {"model": "scripted", "input": "customer 7", "tools": [env.tool()], "stream": True}
+        events = read_frames(http.post("/v1/responses", json=body).content)
+    kinds = [event["type"].removeprefix("response.") for event in events[2:11]]
+    delta = events[8]
+
+    assert kinds == [
+        "output_item.added",
+        "mcp_list_tools.in_progress",
+        "mcp_list_tools.completed",
+        "output_item.done",
+        "output_item.added",
+        "mcp_call.in_progress",
+        "mcp_call_arguments.delta",
+        "mcp_call_arguments.done",
+        "mcp_call.completed",
+    ]
+    assert events[11]["type"] == "response.output_item.done"
+    assert events[2]["item"] == {**events[5]["item"], "tools": []}
+    assert events[6]["item"] == {**events[11]["item"], "arguments": "", "output": None, "status": "in_progress"}
+    assert set(delta) == {"type", "sequence_number", "item_id", "output_index", "delta", "obfuscation"}
+    assert set(events[9]) == {"type", "sequence_number", "item_id", "output_index", "arguments"}
+    assert delta["delta"] == events[9]["arguments"] == '{"number":7}'
+    assert all(event["output_index"] == 0 for event in events[2:6])
+    assert all(event["output_index"] == 1 for event in events[6:12])
+
+
+def test_the_sdk_parses_the_stream(env, client):
+    with client.responses.stream(model="scripted", input="customer 7", tools=[env.tool()]) as stream:
+        kinds = [type(event).__name__ for event in stream]
+        response = stream.get_final_response()
+
+    assert {
+        "ResponseMcpListToolsInProgressEvent",
+        "ResponseMcpListToolsCompletedEvent",
+        "ResponseMcpCallInProgressEvent",
+        "ResponseMcpCallArgumentsDeltaEvent",
+        "ResponseMcpCallArgumentsDoneEvent",
+        "ResponseMcpCallCompletedEvent",
+    } <= set(kinds)
+    assert types(response) == ["mcp_list_tools", "mcp_call", "message"]
+
+
+def test_a_tool_that_fails(ask):
+    response = ask("fail")
+    (called,) = of(response, "mcp_call")
+
+    assert (called["status"], called["output"]) == ("failed", None)
+    assert called["error"]["type"] == "mcp_tool_execution_error"
+    assert called["error"]["content"][0]["type"] == "text"
+    assert response.status == "completed"
+    assert response.output_text.startswith("I read: The tool failed: ")
+
+
+def test_arguments_that_are_no_json_are_written_again(env, ask):
+    before = len(env.crm.calls)
+    response = ask("broken")
+
+    assert types(response) == ["mcp_list_tools", "mcp_call", "message"]
+    assert response.output_text == "I read at last: Ada Lovelace"
+    assert len(env.crm.calls) == before + 1
+
+
+def test_calls_of_one_reply_run_at_the_same_time_and_have_their_order(env, client):
+    env.crm.release.clear()
+    background = client.responses.create(model="scripted", input="two at once", tools=[env.tool()], background=True)
+    wait_until(lambda: {name for name, _ in env.crm.calls[-2:]} == {"wait", "customer"})
+    env.crm.release.set()
+    response = wait_until(lambda: (found := client.responses.retrieve(background.id)).status == "completed" and found)
+
+    assert [(one["name"], one["output"]) for one in of(response, "mcp_call")] == [
+        ("wait", "waited"),
+        ("customer", "Grace Hopper"),
+    ]
+
+
+def test_max_tool_calls(ask):
+    response = ask("three times", max_tool_calls=2)
+
+    assert [one["output"] for one in of(response, "mcp_call")] == ["Ada Lovelace", "Grace Hopper"]
+
+
+def test_a_function_of_the_client_beside_it(env, client):
+    response = client.responses.create(model="scripted", input="both", tools=[env.tool(), ADD])
+
+    assert types(response) == ["mcp_list_tools", "mcp_call", "function_call"]
+    output = {"type": "function_call_output", "call_id": response.output[-1].call_id, "output": "1"}
+    after = client.responses.create(
+        model="scripted", input=[output], tools=[env.tool(), ADD], previous_response_id=response.id
+    )
+    assert after.output_text == "I read at last: 1"
+
+
+def test_both_transports(env, ask):
+    response = ask("customer 7", env.tool(server_url=env.crm.sse_url))
+
+    assert of(response, "mcp_call")[0]["output"] == "Ada Lovelace"
+
+
+# ── options of the declaration ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    "allowed, expected",
+    [
+        (["customer", "unknown"], ["customer"]),
+        ({"tool_names": ["rename", "customer"]}, ["customer", "rename"]),
+        ({"read_only": True}, ["customer"]),
+        ({"read_only": True, "tool_names": ["rename"]}, []),
+        ([], []),
+    ],
+)
+def test_allowed_tools(env, ask, allowed, expected):
+    response = ask("hello", env.tool(allowed_tools=allowed))
+
+    assert [tool["name"] for tool in of(response, "mcp_list_tools")[0]["tools"]] == expected
+    assert response.to_dict()["tools"][0]["allowed_tools"] == allowed
+
+
+def test_a_tool_that_is_not_allowed_is_not_called(env, ask):
+    before = len(env.crm.calls)
+    response = ask("rename", env.tool(allowed_tools=["customer"]))
+
+    assert types(response) == ["mcp_list_tools", "message"]
+    assert response.output_text == "I read: There is no tool 'crm__rename'."
+    assert len(env.crm.calls) == before
+
+
+@pytest.mark.parametrize(
+    "choice, called",
+    [
+        ({"type": "mcp", "server_label": "crm", "name": "customer"}, True),
+        ({"type": "allowed_tools", "mode": "auto", "tools": [{"type": "mcp", "server_label": "crm"}]}, True),
+        (
+            {
+                "type": "allowed_tools",
+                "mode": "auto",
+                "tools": [{"type": "mcp", "server_label": "crm", "name": "rename"}],
+            },
+            False,
+        ),
+        ("none", False),
+    ],
+)
+def test_tool_choice(ask, choice, called):
+    response = ask("customer 7", tool_choice=choice)
+
+    assert (len(of(response, "mcp_call")) == 1) is called
+
+
+@pytest.mark.parametrize(
+    "choice, message",
+    [
+        ({"type": "mcp", "server_label": "crm", "name": "nothing"}, "Tool choice 'nothing' not found"),
+        ({"type": "mcp", "server_label": "other"}, "Tool choice 'other' not found in 'tools' parameter."),
+    ],
+)
+def test_a_tool_choice_that_does_not_exist(ask, choice, message):
+    status, error = fault(ask, "customer 7", tool_choice=choice)
+
+    assert (status, error["param"]) == (400, "tool_choice")
+    assert error["message"].startswith(message)
+
+
+def test_names_do_not_collide_with_those_of_other_tools(env, ask, client):
+    function = {**ADD, "name": CUSTOMER}
+    other = env.tool(server_label="other")
+    tools = [env.tool(), other, function]
+    response = client.responses.create(model="scripted", input="customer 7", tools=tools)
+
+    (called,) = of(response, "function_call")
+    assert called["name"] == CUSTOMER
+    assert types(response) == ["mcp_list_tools", "mcp_list_tools", "function_call"]
+
+
+INVALID = [
+    ({"connector_id": "connector_gmail"}, "connector_id"),
+    ({"tunnel_id": "x"}, "tunnel_id"),
+    ({"server_url": "ftp://x.example/"}, "server_url"),
+    ({"server_url": "http://user:hunter2@x.example/"}, "server_url"),
+    ({"server_url": None}, "server_url"),
+    ({"server_label": "a b"}, "server_label"),
+    ({"headers": {"host": "x"}}, "headers"),
+    ({"headers": {"a b": "x"}}, "headers"),
+    ({"headers": {"a": "x\r\ny: z"}}, "headers"),
+    ({"authorization": "x\r\ny: z"}, "authorization"),
+    ({"authorization": "x", "headers": {"Authorization": "y"}}, "authorization"),
+    ({"require_approval": "sometimes"}, "require_approval"),
+    ({"require_approval": {"never": {"names": []}}}, "require_approval"),
+    ({"allowed_tools": {"names": []}}, "allowed_tools"),
+    ({"secret": "hunter2"}, "secret"),
+]
+
+
+@pytest.mark.parametrize("options, field", INVALID, ids=[str(options)[:40] for options, _ in INVALID])
+def test_an_invalid_declaration_is_refused_by_the_name_of_its_field(env, ask, options, field):
+    status, error = fault(ask, "hello", env.tool(**options))
+
+    assert status == 400
+    assert error["param"].startswith(f"tools[0].{field}"), error
+    assert "hunter2" not in error["message"]
+
+
+# ── failures of a list ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_server_that_does_not_list_its_tools_fails_the_request(env, ask):
+    tool = env.tool(server_url=env.crm.private_url, authorization="wrong-hunter2")
+    for more in ({}, {"stream": True}):
+        status, error = fault(ask, "customer 7", tool, **more)
+        assert status == 424
+        assert error == {
+            "message": "Error retrieving tool list from MCP server: 'crm'. Http status code: 401 (Unauthorized)",
+            "type": "external_connector_error",
+            "param": "tools[0]",
+            "code": "http_error",
+        }
+
+
+def test_private_addresses_are_refused_and_loopback_too_on_a_server_with_keys(env, ask, tmp_path):
+    status, error = fault(ask, "hello", env.tool(server_url="http://169.254.169.254/mcp"))
+    assert (status, error["code"]) == (424, "http_error")
+    assert "169.254.169.254 is not on the public internet" in error["message"]
+
+    providers = {"code_interpreter": {"enabled": False}, "mcp": {"enabled": True}}
+    key = create_key(tmp_path, "us")
+    config = {"providers": providers, "auth": {"keys_file": "keys.json"}}
+    with run_server(tmp_path, config) as server, server.client(key) as client:
+        before = len(env.crm.headers)
+        status, error = fault(client.responses.create, model="scripted", input="hello", tools=[env.tool()])
+        assert status == 424
+        assert "127.0.0.1 is not on the public internet" in error["message"]
+        assert len(env.crm.headers) == before
+
+
+# ── approvals ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def request_of(response) -> dict:
+    (item,) = of(response, "mcp_approval_request")
+    return item
+
+
+def answer(request: dict, *, approve: bool, **more) -> dict:
+    return {"type": "mcp_approval_response", "approval_request_id": request["id"], "approve": approve, **more}
+
+
+def test_a_call_that_needs_an_approval_waits_for_it(env, ask):
+    before = len(env.crm.calls)
+    tool = env.tool(require_approval="always")
+    first = ask("rename", tool)
+
+    assert types(first) == ["mcp_list_tools", "mcp_approval_request"]
+    request = request_of(first)
+    assert request == {
+        "id": request["id"],
+        "type": "mcp_approval_request",
+        "arguments": '{"number":7,"name":"Ada King"}',
+        "name": "rename",
+        "server_label": "crm",
+    }
+    assert len(env.crm.calls) == before
+    second = ask([answer(request, approve=True)], tool, previous_response_id=first.id)
+    assert types(second) == ["mcp_list_tools", "mcp_call", "message"]
+    (called,) = of(second, "mcp_call")
+    assert (called["approval_request_id"], called["status"]) == (request["id"], "completed")
+    assert called["output"] == "7 is called Ada King now"
+    assert second.output_text == "Done: 7 is called Ada King now"
+    assert env.crm.calls[before:] == [("rename", {"number": 7, "name": "Ada King"})]
+
+
+def test_an_approved_call_reports_twice_that_it_is_in_progress(env, ask):
+    tool = env.tool(require_approval="always")
+    first = ask("rename", tool)
+    events = ask([answer(request_of(first), approve=True)], tool, previous_response_id=first.id, stream=True)
+    kinds = [event.type.removeprefix("response.") for event in events if getattr(event, "output_index", 0) == 1]
+
+    assert (
+        kinds[:8]
+        == [
+            "output_item.added",
+            "mcp_call.in_progress",
+            "mcp_call_arguments.delta",
+            "mcp_call.in_progress",
+            "mcp_call_arguments.done",
+            "mcp_call.completed",
+            "output_item.done",
+        ][:8]
+    )
+
+
+def test_a_denied_call_is_not_run_and_the_model_reads_why(env, ask):
+    before = len(env.crm.calls)
+    tool = env.tool(require_approval="always")
+    first = ask("rename", tool)
+    request = request_of(first)
+    denied = ask([answer(request, approve=False, reason="wrong name")], tool, previous_response_id=first.id)
+
+    assert types(denied) == ["mcp_list_tools", "message"]
+    assert denied.output_text == "Not done: was denied by the user: wrong name"
+    assert len(env.crm.calls) == before
+
+
+def test_an_approval_in_a_replayed_history(env, ask):
+    tool = env.tool(require_approval="always")
+    first = ask("rename", tool, store=False)
+    history = [{"role": "user", "content": "rename"}, *(item.to_dict() for item in first.output)]
+    second = ask([*history, answer(request_of(first), approve=True)], tool, store=False)
+
+    assert of(second, "mcp_call")[0]["output"] == "7 is called Ada King now"
+
+
+def test_an_approval_is_valid_once_and_for_these_arguments_only(env, ask):
+    tool = env.tool(require_approval="always")
+    first = ask("rename", tool)
+    request = request_of(first)
+    approval = answer(request, approve=True)
+    second = ask([approval], tool, previous_response_id=first.id)
+    before = len(env.crm.calls)
+
+    status, error = fault(ask, [approval], tool, previous_response_id=second.id)
+    assert (status, error["message"]) == (400, f"Approval request '{request['id']}' was answered already.")
+    user = {"role": "user", "content": "rename"}
+    changed = {**request, "arguments": '{"number":1,"name":"Eve"}'}
+    status, error = fault(ask, [user, changed, approval], tool)
+    assert (status, error["param"]) == (400, "input")
+    assert "was not made by this server for this call" in error["message"]
+    forged = {**request, "id": "mcpr_" + "0" * 56}
+    assert fault(ask, [user, forged, answer(forged, approve=True)], tool)[0] == 400
+    status, error = fault(ask, [user, answer({"id": "mcpr_1"}, approve=True)], tool)
+    assert (status, error["message"]) == (400, "There is no approval request 'mcpr_1' in the history.")
+    assert len(env.crm.calls) == before
+
+
+@pytest.mark.parametrize(
+    "require, asked",
+    [
+        (None, True),
+        ("always", True),
+        ("never", False),
+        ({"never": {"tool_names": ["customer"]}}, False),
+        ({"never": {"tool_names": ["rename"]}}, True),
+        ({"never": {"read_only": True}}, False),
+        ({"never": {"read_only": False}}, True),
+        ({"always": {"tool_names": ["customer"]}, "never": {"read_only": True}}, True),
+        ({"always": {"tool_names": ["rename"]}}, True),
+        ({"never": {}}, True),
+        ({}, True),
+    ],
+)
+def test_require_approval(env, ask, require, asked):
+    tool = {**env.tool(), "require_approval": require}
+    response = ask("customer 7", tool)
+
+    assert (types(response)[1] == "mcp_approval_request") is asked
+    assert response.to_dict()["tools"][0]["require_approval"] == require
+
+
+def test_an_approval_beside_a_function_of_the_client(env, ask, client):
+    tools = [env.tool(require_approval="always"), ADD]
+    response = client.responses.create(model="scripted", input="approve or add", tools=tools)
+
+    assert types(response) == ["mcp_list_tools", "mcp_approval_request", "function_call"]
+
+
+# ── history ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_chained_response_reads_the_calls_before_it(ask, client):
+    first = ask("customer 7")
+    second = ask("again", previous_response_id=first.id)
+
+    assert second.output_text == "As before: Ada Lovelace"
+    assert types(second) == ["mcp_list_tools", "message"]
+    third = client.responses.create(model="scripted", input="again", previous_response_id=second.id)
+    assert types(third) == ["message"]
+
+
+def test_a_replayed_history_is_read(ask):
+    first = ask("customer 7", store=False)
+    replayed = [{"role": "user", "content": "customer 7"}, *(item.to_dict() for item in first.output)]
+    second = ask([*replayed, {"role": "user", "content": "again"}], store=False)
+
+    assert second.output_text == "As before: Ada Lovelace"
+
+
+def test_deferred_tools_are_offered_when_a_tool_search_has_found_them(env, client):
+    tools = [env.tool(defer_loading=True), {"type": "tool_search", "execution": "client", "description": "Search."}]
+    first = client.responses.create(model="scripted", input="customer 7", tools=tools)
+    assert types(first) == ["message"]
+    assert first.output_text == "I read: There is no tool 'crm__customer'."
+    found = {"type": "mcp", "server_label": "crm"}
+    search = [
+        {"type": "tool_search_call", "call_id": "c1", "arguments": {"q": "crm"}, "execution": "client"},
+        {"type": "tool_search_output", "call_id": "c1", "execution": "client", "tools": [found]},
+    ]
+    user = {"role": "user", "content": "customer 7"}
+    second = client.responses.create(model="scripted", input=[*search, user], tools=tools)
+    assert types(second) == ["mcp_list_tools", "mcp_call", "message"]
+
+
+def test_metrics(env, ask):
+    ask("customer 7")
+    with env.server.http() as http:
+        metrics = http.get("/metrics").text
+
+    assert 'antwort_mcp_calls_total{outcome="completed"}' in metrics
+    assert "antwort_mcp_call_seconds_count" in metrics
+    assert "crm" not in metrics
+
+
+def test_tenants_share_nothing(env, tmp_path):
+    keys = {tenant: create_key(tmp_path, tenant, "--tenant", tenant) for tenant in ("one", "two")}
+    providers = {
+        "code_interpreter": {"enabled": False},
+        "mcp": {"enabled": True, "allow_networks": ["127.0.0.1/32"]},
+    }
+    config = {"providers": providers, "auth": {"keys_file": "keys.json"}}
+    from fixtures_mcp import SCRIPT  # noqa: PLC0415 - only here
+
+    with run_server(tmp_path, config, script=SCRIPT) as server:
+        one, two = (server.client(keys[tenant]) for tenant in ("one", "two"))
+        tool = env.tool(require_approval="always")
+        asked = one.responses.create(model="scripted", input="rename", tools=[tool], store=False)
+        request = request_of(asked)
+        history = [{"role": "user", "content": "rename"}, request, answer(request, approve=True)]
+        status, error = fault(two.responses.create, model="scripted", input=history, tools=[tool])
+
+        assert status == 400
+        assert "was not made by this server for this call" in error["message"]
+        done = one.responses.create(model="scripted", input=history, tools=[tool])
+        assert of(done, "mcp_call")[0]["status"] == "completed"
+
+
+def test_a_key_error_in_json_is_not_raised(env):
+    """Items of any shape in the history are no failure of the server."""
+    with env.server.http() as http:
+        odd = [
+            {"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "crm", "name": "x", "arguments": "{"},
+            {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
+        ]
+        body = {"model": "scripted", "input": odd, "tools": [env.tool()]}
+        answered: httpx2.Response = http.post("/v1/responses", json=body)
+
+    assert answered.status_code == 400
+    assert json.loads(answered.content)["error"]["param"] == "input"
