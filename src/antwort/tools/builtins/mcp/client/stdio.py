@@ -146,9 +146,16 @@ async def _read_stderr(process: Process) -> str:
     return kept.decode(errors="replace")
 
 
+async def _drain(process: Process) -> None:
+    """Read standard output to the end, so that the program can end, and its pipe is closed."""
+    while process.stdout is not None and await process.stdout.read(1 << 16):
+        pass
+
+
 async def _end(process: Process, stderr: asyncio.Task[str], target: StdioTarget) -> None:
     """Close standard input, wait shortly, and kill what is left."""
     has_ended = process.returncode is not None
+    stdout = asyncio.create_task(_drain(process))
     if process.stdin is not None:
         process.stdin.close()
     with contextlib.suppress(TimeoutError):
@@ -158,10 +165,10 @@ async def _end(process: Process, stderr: asyncio.Task[str], target: StdioTarget)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
-    await asyncio.wait([stderr], timeout=_EXIT_TIMEOUT)
-    if not stderr.done():
-        stderr.cancel()
-    elif has_ended:
+    _, pending = await asyncio.wait([stdout, stderr], timeout=_EXIT_TIMEOUT)
+    for task in pending:
+        task.cancel()
+    if has_ended and stderr not in pending:
         _logger.warning(
             "the MCP server %s ended with code %s: %s", target.command[0], process.returncode, stderr.result()[-500:]
         )
