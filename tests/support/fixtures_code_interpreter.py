@@ -73,10 +73,11 @@ def code_server(
     settings: dict[str, Any] | None = None,
     script: dict[str, Any] | None = None,
     web_search: dict[str, Any] | None = None,
+    mcp: dict[str, Any] | None = None,
     **config: Any,
 ) -> Iterator[Server]:
     """A server with this sandbox backend. `settings` are those of the code interpreter."""
-    config["web_search"] = web_search or {}
+    config["web_search"], config["mcp"] = web_search or {}, mcp or {"enabled": False}
     scratch = directory / "scratch"
     scratch.mkdir(parents=True)
     environment = {"TMPDIR": str(scratch)}
@@ -119,8 +120,8 @@ def _claiming_server(
 
 
 def _config(settings: dict[str, Any] | None, config: dict[str, Any]) -> dict[str, Any]:
-    web_search = config.pop("web_search")
-    providers = {"code_interpreter": {"enabled": True, **(settings or {})}, "web_search": web_search}
+    web_search, mcp = config.pop("web_search"), config.pop("mcp")
+    providers = {"code_interpreter": {"enabled": True, **(settings or {})}, "web_search": web_search, "mcp": mcp}
     return {"providers": providers, **config}
 
 

@@ -33,7 +33,7 @@ SCRIPT: dict[str, Any] = {
         _when("fail", 1, call("crm__fail", reason="no stock")),
         _when("both", 1, call(CUSTOMER, number=7), call("add", n=1)),
         _when("approve or add", 1, call("crm__rename", number=1, name="x"), call("add", n=1)),
-        {"when": {"text": "/^call /", "turn": 1}, "reply": [call("<<find /(?<=^call )\\S+/>>")]},
+        _when("program", 1, call("files__environment")),
         {"when": {"any": "was approved"}, "reply": [{"text": "Done: <<output>>"}]},
         {"when": {"any": "was denied"}, "reply": [{"text": "Not done: <<find /was denied.*/>>"}]},
         {"when": {"text": "again", "turn": 1}, "reply": [{"text": "As before: <<find /Ada \\w+/>>"}]},

@@ -186,8 +186,9 @@ def test_arguments_that_are_no_json_are_written_again(env, ask):
 
 def test_calls_of_one_reply_run_at_the_same_time_and_have_their_order(env, client):
     env.crm.release.clear()
+    before = len(env.crm.calls)
     background = client.responses.create(model="scripted", input="two at once", tools=[env.tool()], background=True)
-    wait_until(lambda: {name for name, _ in env.crm.calls[-2:]} == {"wait", "customer"})
+    wait_until(lambda: {name for name, _ in env.crm.calls[before:]} == {"wait", "customer"})
     env.crm.release.set()
     response = wait_until(lambda: (found := client.responses.retrieve(background.id)).status == "completed" and found)
 

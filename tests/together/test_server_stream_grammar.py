@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
+from fake_mcp_servers import FakeMcpServer
 from fake_search_api import Found, fake_search_api
 from fake_upstream import CannedReply, running_upstream, sse_frame
 from fixtures_code_interpreter import AUTO, OUTPUTS, call, code_server
@@ -270,10 +271,32 @@ SCENARIOS |= {
     ),
 }
 
+MCP = {"type": "mcp", "server_label": "crm", "require_approval": "never"}
+LISTED, MCP_CALL = "mcp_list_tools", "mcp_call"
+CUSTOMER = call_function("crm__customer", number=7)
+SCENARIOS |= {
+    "mcp": Scenario([[CUSTOMER], DONE], [LISTED, MCP_CALL, MESSAGE], {"tools": [MCP]}),
+    "mcp, two calls": Scenario([[CUSTOMER, CUSTOMER], DONE], [LISTED, MCP_CALL, MCP_CALL, MESSAGE], {"tools": [MCP]}),
+    "mcp, failed call": Scenario(
+        [[call_function("crm__fail", reason="x")], DONE], [LISTED, f"{MCP_CALL} failed", MESSAGE], {"tools": [MCP]}
+    ),
+    "mcp, bad arguments": Scenario(
+        [[{"call": {"name": "crm__customer", "arguments": "{"}}], [CUSTOMER], DONE],
+        [LISTED, MCP_CALL, MESSAGE],
+        {"tools": [MCP]},
+    ),
+    "mcp approval": Scenario(
+        [[CUSTOMER]], [LISTED, "mcp_approval_request"], {"tools": [{**MCP, "require_approval": "always"}]}
+    ),
+    "mcp, then function call": Scenario([[CUSTOMER, add(1)]], [LISTED, MCP_CALL, FUNCTION], {"tools": [MCP, ADD]}),
+}
+CANCELLED["cancelled mcp_call"] = Scenario(
+    [[call_function("crm__wait")]], [LISTED, f"{MCP_CALL} incomplete"], {"tools": [MCP]}
+)
+
 UNAVAILABLE: dict[str, dict[str, Any]] = {
     "shell": {"type": "shell", "environment": {"type": "container_auto"}},
     "file_search": {"type": "file_search", "vector_store_ids": ["vs_1"]},
-    "mcp": {"type": "mcp", "server_label": "a", "server_url": "https://mcp.example/"},
     "image_generation": {"type": "image_generation"},
     "programmatic_tool_calling": {"type": "programmatic_tool_calling"},
 }
@@ -313,7 +336,14 @@ def server(tmp_path_factory, upstream):
     engine = {"enabled": True, "engine": "searxng"}
     with (
         fake_search_api([Found("https://tea.example/tea", "Tea", "Oolong is tea.")]) as api,
-        code_server("local", directory, models=models, web_search={**engine, "url": api.url}) as running,
+        FakeMcpServer().running() as crm,
+        code_server(
+            "local",
+            directory,
+            models=models,
+            web_search={**engine, "url": api.url},
+            mcp={"enabled": True, "servers": {"crm": {"url": crm.url}}},
+        ) as running,
     ):
         yield running
 
@@ -380,6 +410,7 @@ LAST_EVENTS = {
     "cancelled compaction": "response.output_item.added",
     "cancelled call of the local shell": "response.shell_call_command.delta",
     "cancelled web_search": "response.web_search_call.searching",
+    "cancelled mcp_call": "response.mcp_call_arguments.done",
 }
 
 
@@ -488,7 +519,6 @@ def test_every_scenario_of_the_page_is_implemented_or_listed():
         r"^\| (?:\*\*)?([\w, ]+?)(?:\*\*)? *(?:\(.*?\) *)?\|", TOOLS_PAGE.read_text(encoding="utf-8"), re.MULTILINE
     )
     others = {
-        "mcp approval": "mcp",
         "compaction": "compaction by trigger",
         "reasoning summaries": "reasoning summary",
         "tool_search": "tool_search, run by the client",
