@@ -124,7 +124,7 @@ lock: $(READY) ## Compile requirements/*.lock from pyproject.toml and requiremen
 	$(COMPILE) --output-file requirements/uv.lock requirements/uv.in
 	$(COMPILE) --output-file requirements/dev.lock --constraints requirements/uv.lock --extra dev pyproject.toml
 	$(COMPILE) --output-file requirements/build.lock --constraints requirements/dev.lock requirements/build.in
-	$(COMPILE) --output-file requirements/server.lock --constraints requirements/dev.lock --extra kubernetes --extra objectstore --extra postgres --extra server pyproject.toml
+	$(COMPILE) --output-file requirements/server.lock --constraints requirements/dev.lock --extra kubernetes --extra mcp --extra objectstore --extra postgres --extra server pyproject.toml
 	$(COMPILE) --output-file requirements/sandbox.lock --constraints requirements/dev.lock --extra sandbox pyproject.toml
 	$(COMPILE) --output-file requirements/bench.lock requirements/bench.in
 	$(COMPILE) --output-file requirements/litellm.lock requirements/litellm.in

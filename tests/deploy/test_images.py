@@ -22,7 +22,7 @@ from fixtures_server import create_key
 
 FILES = {name: ROOT / "deploy" / name / "Containerfile" for name in ("server", "sandbox")}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-EXTRAS = {"server": {"kubernetes", "objectstore", "postgres", "server"}, "sandbox": {"sandbox"}}
+EXTRAS = {"server": {"kubernetes", "mcp", "objectstore", "postgres", "server"}, "sandbox": {"sandbox"}}
 NAMES = list(FILES)
 PIN = re.compile(r"^([a-z0-9][a-z0-9.-]*)(?:\[.*\])?==([^\s;]+)", re.MULTILINE)
 BASE = "localhost/python:test"

@@ -27,6 +27,7 @@ Extras = tuple[str, ...]
 COMBINATIONS: list[Extras] = [
     (),
     ("kubernetes",),
+    ("mcp",),
     ("model",),
     ("objectstore",),
     ("openai",),
@@ -46,6 +47,7 @@ REQUIRED_EXTRAS: dict[str, Extras] = {
     "antwort.conformance": ("server",),
     "antwort.conformance.cli": ("server", "sandbox"),
     "antwort.conformance.grammar": (),
+    "antwort.config_document": ("server",),
     "antwort.containers": ("server",),
     "antwort.engine": ("server",),
     "antwort.http": ("server",),
@@ -70,6 +72,10 @@ REQUIRED_EXTRAS: dict[str, Extras] = {
     "antwort.testing.store": ("testing",),
     "antwort.tools": ("server",),
     "antwort.tools.builtins.codeinterpreter.kubernetes": ("kubernetes",),
+    **dict.fromkeys(
+        [f"antwort.tools.builtins.mcp.client.{name}" for name in ("content", "listing", "pool", "session", "stdio")],
+        ("mcp",),
+    ),
     "weakincentives": (),
 }
 """Packages and modules, and the extras of which any one is enough to import them. The longest prefix counts."""

@@ -47,10 +47,10 @@ async def test_the_jail(client, program, tmp_path, local, crm):
     async def call(name: str, **arguments):
         return await client.call_tool("t", target, name, arguments)
 
-    told = (await call("environment")).text.split()
-    assert "TOKEN=t" in told
-    assert not [one for one in told if one.startswith(("ANTWORT", "USER", "PYTEST"))]
-    assert "uid=0" not in told
+    reported = (await call("environment")).text.split()
+    assert "TOKEN=t" in reported
+    assert not [one for one in reported if one.startswith(("ANTWORT", "USER", "PYTEST"))]
+    assert "uid=0" not in reported
     assert (await call("read", path=str(tmp_path / "secret"))).error_content
     assert (await call("read", path="/etc/shadow")).error_content
     assert (await call("write", path=str(PROGRAM), text="")).error_content
