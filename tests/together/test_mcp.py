@@ -8,10 +8,16 @@ from typing import Any
 import httpx2
 import openai
 import pytest
-from fixtures_mcp import CUSTOMER, mcp_server
+from fake_mcp_servers import HostileMcpServer
+from fixtures_mcp import CUSTOMER, SCRIPT, mcp_server
 from fixtures_server import create_key, run_server
 from stream_grammar import read_frames
 from waiting import wait_until
+
+from weakincentives.adapters.openai import McpConfig, OpenAIAdapter, OpenAIMcpSection
+from weakincentives.adapters.openai.native_tools import McpApproval, McpCall, McpDecision
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolContext
+from weakincentives.runtime import Session, ToolInvoked
 
 ADD = {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}, "strict": False}
 ECHO_KEYS = {
@@ -523,6 +529,84 @@ def test_deferred_tools_are_offered_when_a_tool_search_has_found_them(env, clien
     assert types(second) == ["mcp_list_tools", "mcp_call", "message"]
 
 
+# ── the client library ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_the_section_of_the_client_library_approves_calls(env, client):
+    asked: list[McpApproval] = []
+
+    def approve(request: McpApproval, context: ToolContext) -> McpDecision:
+        asked.append(request)
+        return McpDecision(approve=len(asked) == 1, reason="once is enough")
+
+    config = McpConfig(server_label="crm", server_url=env.crm.url, authorization="hunter2", approve=approve)
+    section = OpenAIMcpSection(default_params=config)
+    task = MarkdownSection(title="Task", key="task", template="rename")
+    prompt = Prompt(PromptTemplate(ns="mcp", key="rename", sections=[task, section]))
+    session = Session()
+    before = len(env.crm.calls)
+    with OpenAIAdapter(model="scripted", client=client) as adapter:
+        first = adapter.evaluate(prompt, session=session)
+        second = adapter.evaluate(prompt, session=session)
+
+    assert first.text == "Done: 7 is called Ada King now"
+    assert second.text == "Not done: was denied by the user: once is enough"
+    assert asked == [McpApproval("crm", "rename", '{"number":7,"name":"Ada King"}')] * 2
+    assert len(env.crm.calls) == before + 1
+    made = [event for event in session[ToolInvoked].all() if event.origin == "provider"]
+    assert [(event.params, event.success) for event in made] == [
+        (McpCall("crm", "rename", '{"number":7,"name":"Ada King"}'), True)
+    ]
+
+
+# ── several requests and servers ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_tools_that_are_left_out_are_named(env, ask):
+    with HostileMcpServer().running() as hostile:
+        schema = {"type": "object", "properties": {}}
+        hostile.tools = [{"name": name, "inputSchema": schema} for name in ("good", "not good", "code_interpreter")]
+        response = ask("hello", env.tool(server_url=f"{hostile.url}/x"))
+    (listed,) = of(response, "mcp_list_tools")
+
+    assert [tool["name"] for tool in listed["tools"]] == ["good", "code_interpreter"]
+    assert listed["antwort:left_out"].startswith("Left out: 'not good' (the name")
+
+
+def test_a_server_that_hangs_does_not_hold_up_others(env, client):
+    with HostileMcpServer().running() as hostile:
+        silent = env.tool(server_url=f"{hostile.url}/silent", server_label="silent")
+        waiting = client.responses.create(model="scripted", input="customer 7", tools=[env.tool()], background=True)
+        with pytest.raises(openai.APITimeoutError):
+            client.with_options(timeout=1.0).responses.create(model="scripted", input="hello", tools=[silent])
+        done = wait_until(lambda: (found := client.responses.retrieve(waiting.id)).status == "completed" and found)
+
+    assert done.output_text == "I read: Ada Lovelace"
+
+
+def test_a_background_response_with_credentials_is_not_continued_after_a_crash(tmp_path):
+    with mcp_server(tmp_path) as env:
+        secret = env.tool(authorization="hunter2")
+        with env.server.client() as client:
+            create = client.responses.create
+            lost, kept = (
+                create(model="scripted", input="two at once", tools=[tool], background=True)
+                for tool in (secret, env.tool())
+            )
+            wait_until(lambda: [name for name, _ in env.crm.calls].count("wait") == 2)
+        env.server.kill()
+        env.crm.release.set()
+        env.server.start()
+        with env.server.client() as client:
+            failed = wait_until(lambda: (one := client.responses.retrieve(lost.id)).status != "in_progress" and one)
+            done = wait_until(lambda: (one := client.responses.retrieve(kept.id)).status == "completed" and one)
+
+    assert failed.status == "failed"
+    assert "secrets" in failed.error.message
+    assert [item.type for item in done.output].count("mcp_list_tools") == 1
+    assert b"hunter2" not in b"".join(file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+
+
 def test_metrics(env, ask):
     ask("customer 7")
     with env.server.http() as http:
@@ -540,8 +624,6 @@ def test_tenants_share_nothing(env, tmp_path):
         "mcp": {"enabled": True, "allow_networks": ["127.0.0.1/32"]},
     }
     config = {"providers": providers, "auth": {"keys_file": "keys.json"}}
-    from fixtures_mcp import SCRIPT  # noqa: PLC0415 - only here
-
     with run_server(tmp_path, config, script=SCRIPT) as server:
         one, two = (server.client(keys[tenant]) for tenant in ("one", "two"))
         tool = env.tool(require_approval="always")

@@ -28,6 +28,8 @@ from antwort.tools.builtins.mcp.client import ListedTool, McpClient, Target, Too
 from antwort.tools.builtins.mcp.metrics import McpMetrics
 from antwort.tools.builtins.mcp.policy import needs_approval
 
+_LEFT_OUT: Final = "antwort:left_out"
+"""The key of a list that says which tools were left out. `error` would mean that there is no list."""
 _LIST: Final = "response.mcp_list_tools"
 
 
@@ -71,10 +73,10 @@ class PreparedMcp(ToolDefaults):
         if self._has_listed:
             return ()
         item = {"id": new_id("mcpl_"), "type": "mcp_list_tools", "server_label": self._declared.server_label}
-        problem = {} if self._listing.problem is None else {"error": self._listing.problem}
+        left_out = {} if self._listing.problem is None else {_LEFT_OUT: self._listing.problem}
         events = (Progress(f"{_LIST}.in_progress"), Progress(f"{_LIST}.completed"))
         listed = [_listed(tool) for tool in self._listing.tools]
-        return (OpeningItem({**item, "tools": []}, events, {**item, "tools": listed, **problem}),)
+        return (OpeningItem({**item, "tools": []}, events, {**item, "tools": listed, **left_out}),)
 
     def opening_calls(self) -> Sequence[WholeCall]:
         return [
