@@ -397,3 +397,28 @@ def test_a_file_that_cannot_be_written_is_an_error_that_names_the_setting(path, 
 
 def test_representations_contain_no_secret(keys):
     assert keys.newest.secret not in repr(keys.keys) + str(keys) + repr(Sealer(keys))
+
+
+def test_a_signature_is_valid_for_its_tenant_and_message_only(sealer):
+    signature = sealer.sign("us", b"a message")
+
+    assert len(signature) == 32
+    assert sealer.is_signed("us", b"a message", signature)
+    for tenant, message, other in (
+        ("them", b"a message", signature),
+        ("us", b"another message", signature),
+        ("us", b"a message", "0" * 32),
+        ("us", b"a message", ""),
+        ("usa", b" message", signature),
+    ):
+        assert not sealer.is_signed(tenant, message, other)
+
+
+def test_a_signature_stays_valid_when_the_key_is_rotated(tmp_path):
+    path = tmp_path / "keys.json"
+    keys = SealingKeys.open_or_create(path)
+    signature = Sealer(keys).sign("us", b"a message")
+    after = Sealer(keys.rotate())
+
+    assert after.is_signed("us", b"a message", signature)
+    assert after.sign("us", b"a message") != signature

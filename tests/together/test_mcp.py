@@ -514,6 +514,21 @@ def test_a_replayed_history_is_read(ask):
     assert second.output_text == "As before: Ada Lovelace"
 
 
+def test_a_server_of_the_stored_history_that_cannot_be_listed_fails_no_request(env, client):
+    secret = {"server_url": env.crm.private_url, "authorization": "hunter2"}
+    added = {"type": "additional_tools", "role": "developer", "tools": [env.tool(**secret)]}
+    user = {"role": "user", "content": "customer 7"}
+    first = client.responses.create(model="scripted", input=[added, user])
+    assert types(first) == ["mcp_list_tools", "mcp_call", "message"]
+    second = client.responses.create(model="scripted", input="hello", previous_response_id=first.id)
+    (listed,) = of(second, "mcp_list_tools")
+    assert (listed["tools"], types(second)) == ([], ["mcp_list_tools", "message"])
+    assert listed["error"].endswith("Http status code: 401 (Unauthorized)")
+    again = {"model": "scripted", "input": "customer 7", "tools": [env.tool(**secret)]}
+    third = client.responses.create(**again, previous_response_id=first.id)
+    assert types(third) == ["mcp_list_tools", "mcp_call", "message"]
+
+
 def test_deferred_tools_are_offered_when_a_tool_search_has_found_them(env, client):
     tools = [env.tool(defer_loading=True), {"type": "tool_search", "execution": "client", "description": "Search."}]
     first = client.responses.create(model="scripted", input="customer 7", tools=tools)

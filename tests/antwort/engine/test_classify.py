@@ -266,3 +266,50 @@ def test_a_tool_search_of_the_client_is_a_function_and_one_of_the_server_is_none
     assert offer.choice == MustCall("tool_search")
     hosted = offer_of([ToolSearchTool(), FunctionTool("add")], Chosen("tool_search"))
     assert (names(hosted), hosted.choice) == (["add"], "required")
+
+
+class _McpTools(ToolDefaults):
+    """A prepared MCP server with two tools."""
+
+    specs = tuple(FunctionSpec(f"crm__{name}", None, None, choice_name=name) for name in ("get", "put"))
+
+
+def mcp_offer(choice: ToolChoice) -> Offer:
+    declared = declare([McpTool("crm"), FunctionTool("add")])
+    return classify(declared, choice, {0: _McpTools()})
+
+
+ANY_OF_CRM = Chosen("mcp", server_label="crm")
+PUT_OF_CRM = Chosen("mcp", server_label="crm", name="put")
+
+
+@pytest.mark.parametrize(
+    "choice, offered, expected, demanded",
+    [
+        (ANY_OF_CRM, ["crm__get", "crm__put"], "required", {"crm__get", "crm__put"}),
+        (PUT_OF_CRM, ["crm__get", "crm__put", "add"], MustCall("crm__put"), {"crm__put"}),
+        (Chosen("allowed_tools", mode="auto", tools=[PUT_OF_CRM]), ["crm__put"], "auto", set()),
+        (
+            Chosen("allowed_tools", mode="required", tools=[PUT_OF_CRM, Chosen("function", name="add")]),
+            ["crm__put", "add"],
+            "required",
+            {"crm__put", "add"},
+        ),
+        (
+            Chosen("allowed_tools", mode="auto", tools=[PUT_OF_CRM, ANY_OF_CRM]),
+            ["crm__get", "crm__put"],
+            "auto",
+            set(),
+        ),
+    ],
+)
+def test_a_choice_names_an_mcp_server_or_one_of_its_tools(choice, offered, expected, demanded):
+    offer = mcp_offer(choice)
+
+    assert (names(offer), offer.choice, offer.demanded) == (offered, expected, demanded)
+    assert offer.forbidden == {"crm__get", "crm__put", "add"} - set(offered)
+
+
+def test_a_choice_of_a_tool_that_the_mcp_server_does_not_have_is_refused():
+    with pytest.raises(ApiError, match="Tool choice 'drop' not found in the tools of the MCP server"):
+        mcp_offer(Chosen("mcp", server_label="crm", name="drop"))

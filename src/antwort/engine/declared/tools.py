@@ -68,11 +68,11 @@ class DeclaredTool:
     def replaced_by(self, later: DeclaredTool) -> DeclaredTool:
         """A later declaration of the same tool replaces this one.
 
-        One of an MCP server that a tool search has found, without a URL or credentials of its own, is the one that the
-        request declares.
+        That of an MCP server stays if a tool search has found the server, or the stored history has it: those have no
+        credentials, and may have no URL.
         """
-        if later.is_found and self.is_given and isinstance(self.tool, McpTool):
-            return replace(self, is_found=True)
+        if isinstance(self.tool, McpTool) and self.is_given and (later.is_found or not later.is_given):
+            return replace(self, is_found=self.is_found or later.is_found)
         return later
 
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from antwort.api import items
-from antwort.engine.declared.names import ToolNames
+from antwort.engine.declared.names import ToolNames, mcp_function_name
 
 
 def test_a_name_without_a_namespace_stays():
@@ -76,3 +78,32 @@ def test_a_tool_search_of_a_server_stays():
         {"type": "tool_search_output", "call_id": None, "execution": "server", "tools": []},
     ):
         assert for_model(raw) is raw
+
+
+def test_tools_of_mcp_servers_have_the_label_in_their_names():
+    assert mcp_function_name("crm", "get") == "crm__get"
+
+
+@pytest.mark.parametrize(
+    "label, name, taken",
+    [
+        ("crm", "get", {"crm__get"}),
+        ("a__b", "c", set()),
+        ("a", "b__c", set()),
+        ("crm", "get.all", set()),
+        ("crm", "get/../x", set()),
+        ("crm", "x" * 128, set()),
+    ],
+)
+def test_a_name_that_would_not_be_unique_or_no_function_name_ends_with_a_digest(label, name, taken):
+    found = mcp_function_name(label, name, taken)
+
+    assert re.fullmatch(r"[a-zA-Z0-9_-]{1,55}_[0-9a-f]{8}", found)
+    assert found == mcp_function_name(label, name, taken)
+    assert mcp_function_name(label, name, {*taken, found}) not in {*taken, found}
+
+
+def test_two_tools_of_mcp_servers_never_have_the_same_name():
+    pairs = [("a", "b__c"), ("a__b", "c"), ("a", "b.c"), ("a", "b/c"), ("a", "b_c"), ("a_b", "c"), ("a", "b_-c")]
+
+    assert len({mcp_function_name(*pair) for pair in pairs}) == len(pairs)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, cast
+from typing import Any, Final, TypeAlias, cast
 
 from antwort.api.ids import new_id
 from antwort.api.tools import McpTool
@@ -24,9 +24,11 @@ from antwort.engine.ports import (
 )
 from antwort.tools.builtins.mcp.approvals import Approval, Approvals
 from antwort.tools.builtins.mcp.call import ApprovalRequest, HostedMcpCall
-from antwort.tools.builtins.mcp.client import ListedTool, McpClient, Target, ToolListing
+from antwort.tools.builtins.mcp.client import ListedTool, McpToolResult, ToolListing
 from antwort.tools.builtins.mcp.metrics import McpMetrics
 from antwort.tools.builtins.mcp.policy import needs_approval
+
+CallTool: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[McpToolResult]]
 
 _LEFT_OUT: Final = "antwort:left_out"
 """The key of a list that says which tools were left out. `error` would mean that there is no list."""
@@ -34,15 +36,14 @@ _LIST: Final = "response.mcp_list_tools"
 
 
 class PreparedMcp(ToolDefaults):
-    """A `PreparedTool`. `listing` has the tools that the request may use."""
+    """A `PreparedTool`. `listing` has the tools that the request may use; without one there is no `call`."""
 
     reads_files = False
     is_written_whole = True
 
     def __init__(
         self,
-        client: McpClient,
-        target: Target,
+        call: CallTool | None,
         declared: McpTool,
         listing: ToolListing,
         approvals: Approvals,
@@ -52,8 +53,7 @@ class PreparedMcp(ToolDefaults):
         *,
         description: str | None,
     ) -> None:
-        self._client = client
-        self._target = target
+        self._call = call
         self._declared = declared
         self._listing = listing
         self._approvals = approvals
@@ -74,7 +74,10 @@ class PreparedMcp(ToolDefaults):
             return ()
         item = {"id": new_id("mcpl_"), "type": "mcp_list_tools", "server_label": self._declared.server_label}
         left_out = {} if self._listing.problem is None else {_LEFT_OUT: self._listing.problem}
-        events = (Progress(f"{_LIST}.in_progress"), Progress(f"{_LIST}.completed"))
+        failure = self._listing.failure
+        if failure is not None:
+            left_out = {"error": failure}
+        events = (Progress(f"{_LIST}.in_progress"), Progress(f"{_LIST}.{'completed' if failure is None else 'failed'}"))
         listed = [_listed(tool) for tool in self._listing.tools]
         return (OpeningItem({**item, "tools": []}, events, {**item, "tools": listed, **left_out}),)
 
@@ -87,7 +90,8 @@ class PreparedMcp(ToolDefaults):
         ]
 
     async def open(self, name: str, call_id: str, arguments: str) -> HostedCall:
-        tool, fields = self._tools[name], _object(arguments)
+        call, tool, fields = self._call, self._tools[name], _object(arguments)
+        assert call is not None  # noqa: S101 - otherwise there are no tools
         label = self._declared.server_label
         approval, _ = self._approved.get(call_id, (None, None))
         if approval is None and needs_approval(tool, self._declared):
@@ -95,7 +99,7 @@ class PreparedMcp(ToolDefaults):
         return HostedMcpCall(
             label,
             tool.name,
-            lambda: self._client.call_tool(self._tenant, self._target, tool.name, fields),
+            lambda: call(tool.name, fields),
             self._metrics,
             approval_request_id=approval and approval.request_id,
         )

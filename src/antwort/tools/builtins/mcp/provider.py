@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, Final
 
@@ -57,14 +58,20 @@ class McpProvider:
 
     async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> PreparedMcp:
         assert isinstance(tool, McpTool)  # noqa: S101 - the only type in `tools`
-        target = self._servers.find(tool, param)
         approved = self._approvals.approved(context, tool.server_label)
-        listing = await self._list(context.owner.tenant, target, tool, param)
+        target: Target | None = None
+        try:
+            target = self._servers.find(tool, param)
+            listing = await self._list(context.owner.tenant, target, tool, param)
+        except ApiError as error:
+            if param.endswith("]"):
+                raise
+            # The stored history declares the server, without its credentials: it must stay usable.
+            listing = ToolListing((), failure=error.message)
         settings = self._servers.settings_of(tool)
         description = tool.server_description or (settings and settings.description)
         return PreparedMcp(
-            self._client,
-            target,
+            None if target is None else partial(self._client.call_tool, context.owner.tenant, target),
             tool,
             listing,
             self._approvals,

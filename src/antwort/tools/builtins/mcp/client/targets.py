@@ -74,6 +74,8 @@ class ToolListing(Struct, frozen=True):
     tools: Sequence[ListedTool]
     problem: str | None = None
     """Which tools were left out, and why."""
+    failure: str | None = None
+    """Why there is no list."""
 
 
 class McpToolResult(Struct, frozen=True):

@@ -7,6 +7,7 @@ server: a hostile server delays sessions of others at most.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Coroutine
@@ -44,9 +45,10 @@ class McpClient:
         """Close all sessions and end the thread."""
         if self._thread is None:
             return
-        loop, _ = await asyncio.wrap_future(self._started)
-        assert self._stopping is not None  # noqa: S101 - set before it has started
-        loop.call_soon_threadsafe(self._stopping.set)
+        with contextlib.suppress(ImportError):
+            loop, _ = await asyncio.wrap_future(self._started)
+            assert self._stopping is not None  # noqa: S101 - set before it has started
+            loop.call_soon_threadsafe(self._stopping.set)
         await asyncio.to_thread(self._thread.join)
         self._thread = None
 
@@ -58,8 +60,11 @@ class McpClient:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(make(pool), loop))
 
     def _main(self) -> None:
-        from antwort.tools.builtins.mcp.client.pool import SessionPool  # noqa: PLC0415 - imports the SDK, which is slow
-
+        try:
+            from antwort.tools.builtins.mcp.client.pool import SessionPool  # noqa: PLC0415 - imports the SDK, slowly
+        except ImportError as error:
+            self._started.set_exception(error)
+            return
         for name in _SDK_LOGGERS:  # it logs what servers send
             logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         pool = SessionPool(self._limits)
