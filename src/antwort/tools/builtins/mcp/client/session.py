@@ -40,7 +40,7 @@ from antwort.tools.builtins.mcp.client.targets import (
     timed_out,
     unreachable,
 )
-from antwort.tools.builtins.mcp.client.transport import Exchange, GuardedTransport, recorded
+from antwort.tools.builtins.mcp.client.transport import GuardedTransport, HttpTraffic, recorded
 
 _Kind: TypeAlias = Literal["streamable_http", "sse", "stdio"]
 
@@ -65,7 +65,7 @@ class McpSession:
         self._listing: ToolListing | None = None
         self._listed_until = 0.0
         self._listing_lock = asyncio.Lock()
-        self._exchange = Exchange()
+        self._exchange = HttpTraffic()
         self.users = 0
         """Requests that run now, as the pool counts them."""
         self.is_retired = False
@@ -162,7 +162,7 @@ class McpSession:
                     self.is_retired = True
                 raise fault from error
 
-    def _fault(self, error: BaseException, exchange: Exchange) -> McpFault:
+    def _fault(self, error: BaseException, exchange: HttpTraffic) -> McpFault:
         if isinstance(error, McpFault):
             return error
         seen = exchange.fault() or (None if self.is_usable else self._exchange.fault())

@@ -27,7 +27,7 @@ _SLICE: Final = 64 * 1024
 
 
 @dataclass
-class Exchange:
+class HttpTraffic:
     """What the transport saw while one operation ran."""
 
     status: int | None = None
@@ -56,13 +56,13 @@ class Exchange:
         return McpFault("http_error", self.status, phrase, is_unknown_session=is_unknown)
 
 
-_current: ContextVar[Exchange | None] = ContextVar("mcp_exchange", default=None)
+_current: ContextVar[HttpTraffic | None] = ContextVar("mcp_exchange", default=None)
 
 
 @contextlib.contextmanager
-def recorded(max_bytes: int | None = None) -> Generator[Exchange]:
+def recorded(max_bytes: int | None = None) -> Generator[HttpTraffic]:
     """Record what happens in HTTP to requests of this task, and of tasks that it starts, and limit their answers."""
-    exchange = Exchange(max_bytes=max_bytes)
+    exchange = HttpTraffic(max_bytes=max_bytes)
     token = _current.set(exchange)
     try:
         yield exchange
@@ -90,7 +90,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         self._transport = HttpTransport(max_idle=4, resolve=resolve)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        exchange = _current.get() or Exchange()
+        exchange = _current.get() or HttpTraffic()
         try:
             response = await self._transport.handle_async_request(request)
         except FetchError as error:
@@ -118,7 +118,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
 class _BoundedBody(httpx2.AsyncByteStream):
     """The body of an answer up to a limit."""
 
-    def __init__(self, body: httpx2.AsyncByteStream, limit: int, exchange: Exchange) -> None:
+    def __init__(self, body: httpx2.AsyncByteStream, limit: int, exchange: HttpTraffic) -> None:
         self._body = body
         self._limit = limit
         self._exchange = exchange
