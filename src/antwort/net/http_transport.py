@@ -30,6 +30,7 @@ Resolve: TypeAlias = Callable[[str, int], Awaitable[Sequence[str]]]
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _MAX_HEAD_BYTES = 100 * 1024
+_MAX_UNPARSED_BYTES = 512 * 1024  # of chunk extensions or trailers; above what one read of a socket returns
 _HIGH_WATER = 256 * 1024  # unread bytes of a body above which the socket is not read
 _STALE_SECONDS = 1.0  # a peer that closes a reused connection within this time had closed it before the request
 _INTERIM_STATUSES = range(100, 200)
@@ -230,6 +231,7 @@ class _Connection(asyncio.Protocol):
         self._status = 0
         self._chunks: list[bytes] = []
         self._unread = 0
+        self._unparsed = 0  # bytes since the last part of the body: the head, chunk extensions, trailers
         self._is_complete = False
         self._keeps_alive = False
         self._is_awaited = False  # an interim response has asked for the body
@@ -353,6 +355,7 @@ class _Connection(asyncio.Protocol):
             self._fail(httpx2.RemoteProtocolError("the upstream sent data after the end of its response"))
             return
         self._head_size += 0 if self._has_head else len(data)
+        self._unparsed += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
@@ -360,6 +363,9 @@ class _Connection(asyncio.Protocol):
             return
         if not self._has_head and self._head_size > _MAX_HEAD_BYTES:
             self._fail(httpx2.RemoteProtocolError(f"the upstream's headers exceed {_MAX_HEAD_BYTES} bytes"))
+            return
+        if self._has_head and self._unparsed > _MAX_UNPARSED_BYTES and not self._is_complete:
+            self._fail(httpx2.RemoteProtocolError(f"the upstream sent {_MAX_UNPARSED_BYTES} bytes that are no body"))
             return
         if self._unread > _HIGH_WATER and self._is_reading:
             self._is_reading = False
@@ -391,7 +397,8 @@ class _Connection(asyncio.Protocol):
             raise _UnexpectedResponse
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name, value))
+        if not self._has_head:  # a trailer is discarded
+            self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         self._status = self._parser.get_status_code()
@@ -400,6 +407,7 @@ class _Connection(asyncio.Protocol):
     def on_body(self, data: bytes) -> None:
         self._chunks.append(data)
         self._unread += len(data)
+        self._unparsed = 0
 
     def on_message_complete(self) -> None:
         if self._has_head:

@@ -355,6 +355,33 @@ async def test_incomplete_and_invalid_responses_are_errors(response):
             await post(client)
 
 
+@pytest.mark.parametrize("start", [b"0\r\n", b"5;"], ids=["trailers", "chunk extension"])
+async def test_endless_trailers_and_chunk_extensions_are_an_error(start):
+    async def handle(reader, writer):
+        await read_request(reader)
+        writer.write(CHUNKED + b"5\r\nhello\r\n" + start)
+        for _ in range(64):
+            writer.write(b"x: " + b"y" * LARGE + b"\r\n" if start == b"0\r\n" else b"y" * LARGE)
+            await writer.drain()
+        writer.write(b"\r\n" if start == b"0\r\n" else b"\r\nhello\r\n0\r\n\r\n")
+        await writer.drain()
+
+    async with Peer(handle).client() as client:
+        with pytest.raises(httpx2.RemoteProtocolError, match="that are no body"):
+            await client.get("/")
+
+
+async def test_trailers_are_discarded():
+    async def handle(reader, writer):
+        await read_request(reader)
+        writer.write(CHUNKED + b"5\r\nhello\r\n0\r\nx-trailer: a\r\n\r\n")
+
+    async with Peer(handle).client() as client:
+        response = await client.get("/")
+
+    assert (response.text, "x-trailer" in response.headers) == ("hello", False)
+
+
 async def test_data_before_an_error_is_delivered():
     peer = Peer(respond_with(CHUNKED + b"3\r\nhel\r\n", closes=True))
     async with peer.client() as client, client.stream("POST", "/") as response:
