@@ -437,7 +437,8 @@ class _ResponseBody(httpx2.AsyncByteStream):
 def _origin(url: httpx2.URL) -> Origin:
     if url.scheme not in _DEFAULT_PORTS or not url.host:
         raise httpx2.UnsupportedProtocol("the URL must start with http:// or https:// and have a host")
-    return url.scheme, url.host, url.port or _DEFAULT_PORTS[url.scheme]
+    # The name in ASCII, as in the header `host`: resolvers and `ssl` encode other names by an older standard.
+    return url.scheme, url.raw_host.decode("ascii"), url.port or _DEFAULT_PORTS[url.scheme]
 
 
 def _encode_head(request: httpx2.Request) -> bytes:

@@ -42,12 +42,16 @@ class BodyDecoder:
         self._body = bytearray()
         self._decompressor: _Decompressor | None = None
 
+    @property
+    def is_compressed(self) -> bool:
+        return self._encoding not in ("", "identity")
+
     def feed(self, chunk: bytes) -> None:
         """Take the next chunk of the encoded body, which the same limit applies to."""
         self._received += len(chunk)
         if self._received > self._limit:
             raise self._too_large()
-        if self._encoding in ("", "identity"):
+        if not self.is_compressed:
             self._append(chunk)
             return
         if self._decompressor is None and chunk:

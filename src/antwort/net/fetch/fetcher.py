@@ -102,7 +102,7 @@ class Fetcher:
         allows_host: Callable[[str], bool] = lambda _: True,
         accept: str = ACCEPT_PAGES,
     ) -> FetchedPage:
-        """GET a page; `FetchError` says why not. `accepts` decides by content type, `allows_host` by host name.
+        """GET a page; `FetchError` says why not. `accepts` decides by content type, `allows_host` by host name in ASCII.
 
         `accept` is the header of the request.
         """
@@ -117,8 +117,9 @@ class Fetcher:
     ) -> FetchedPage:
         redirects: list[str] = []
         for _ in range(self._limits.max_redirects + 1):
-            if not allows_host(url.host):
-                raise FetchRefused(f"the host {url.host} is not among the allowed domains")
+            host = url.raw_host.decode("ascii")  # `host` is the name in Unicode
+            if not allows_host(host):
+                raise FetchRefused(f"the host {host} is not among the allowed domains")
             result = await self._get(url, accepts, accept)
             if isinstance(result, FetchedPage):
                 return replace(result, redirects=redirects)
@@ -170,10 +171,11 @@ class Fetcher:
     async def _read_body(self, response: httpx2.Response) -> bytes:
         try:
             decoder = BodyDecoder(response.headers.get("content-encoding", ""), self._limits.max_bytes)
+            step = _SLICE if decoder.is_compressed else _PLAIN_SLICE
             async with aclosing(response.aiter_raw()) as chunks:
                 async for chunk in chunks:
-                    for start in range(0, len(chunk), _SLICE):
-                        decoder.feed(chunk[start : start + _SLICE])
+                    for start in range(0, len(chunk), step):
+                        decoder.feed(chunk[start : start + step])
                         await asyncio.sleep(0)  # decompression must not block the event loop for long
             return decoder.finish()
         except BodyTooLarge as error:
@@ -182,7 +184,8 @@ class Fetcher:
             raise FetchRefused(str(error)) from error
 
 
-_SLICE: Final = 4096  # bytes that are decompressed at once: to 4 MB at most, the ratio of zlib's densest streams
+_PLAIN_SLICE: Final = 256 * 1024
+_SLICE: Final = 512  # bytes that are decompressed at once: to 0.5 MB at most, the ratio of zlib's densest streams
 
 
 def check_url(url: str) -> httpx2.URL:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, Protocol
 
 from antwort.net.fetch.addresses import AddressPolicy
@@ -19,9 +21,17 @@ class Resolver(Protocol):
     async def __call__(self, host: str, port: int) -> Sequence[str]: ...
 
 
+_RESOLVER_THREADS: Final = ThreadPoolExecutor(16, thread_name_prefix="fetch-resolver")
+
+
 async def system_resolver(host: str, port: int) -> Sequence[str]:
-    """The resolver of the operating system."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    """The resolver of the operating system.
+
+    Its threads are its own: a name server that answers slowly occupies one for longer than the fetch lasts, and delays
+    only other fetches, not what else the server resolves or runs in threads.
+    """
+    resolve = partial(socket.getaddrinfo, host, port, type=socket.SOCK_STREAM)
+    found = await asyncio.get_running_loop().run_in_executor(_RESOLVER_THREADS, resolve)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+import threading
 from urllib.parse import quote
 
 import pytest
@@ -206,6 +208,37 @@ async def test_each_host_must_be_one_that_the_caller_allows(site):
             accepts=is_html,
             allows_host=allowed.__contains__,
         )
+
+
+@pytest.mark.parametrize("host", ["münchen.example", "xn--mnchen-3ya.example"])
+async def test_a_name_is_checked_and_resolved_in_ascii(site, host):
+    resolve, asked = FakeResolver(["127.0.0.1"]), list[str]()
+    fetching = fetcher(site, resolve=resolve)
+    await fetching.fetch(
+        f"http://{host}:{site.port}/tea", accepts=is_html, allows_host=lambda host: asked.append(host) is None
+    )
+    await fetching.fetch(f"http://faß.example:{site.port}/tea", accepts=is_html)
+
+    assert asked == ["xn--mnchen-3ya.example"]
+    assert resolve.asked == ["xn--mnchen-3ya.example", "xn--fa-hia.example"], "and not fass.example"
+
+
+async def test_slow_name_servers_occupy_no_threads_of_the_server(monkeypatch):
+    answered = threading.Event()
+
+    def resolve(host, port, *_, **__):
+        answered.wait(30)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolve)
+    fetching = Fetcher(LOOPBACK, FetchLimits(timeout=0.1))
+    slow = [fetching.fetch(f"http://slow{number}.example/", accepts=is_html) for number in range(64)]
+    try:
+        failed = await asyncio.gather(*slow, return_exceptions=True)
+        assert all(isinstance(error, FetchError) for error in failed)
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "free"), 10) == "free"
+    finally:
+        answered.set()
 
 
 async def test_the_next_address_is_tried_where_one_does_not_answer(site):
