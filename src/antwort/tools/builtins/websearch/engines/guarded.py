@@ -7,6 +7,8 @@ out, and texts are cut.
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 from typing import Final
 
 from antwort.engine.ports import ModelFault
@@ -25,6 +27,7 @@ from antwort.tools.builtins.websearch.engines.port import (
 MAX_URL: Final = 2048
 MAX_TITLE: Final = 300
 MAX_CONCURRENT: Final = 16
+_MARGIN: Final = 4  # how much more of a text is read than is shown, since white space is removed
 _MAX_QUEUE: Final = 256
 _CONTROL_RE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
@@ -32,9 +35,16 @@ _CONTROL_RE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 class GuardedEngine:
     """A `SearchEngine` for many tenants."""
 
-    def __init__(self, engine: SearchEngine, *, name: str, wait_timeout: float = 10.0) -> None:
+    def __init__(
+        self,
+        engine: SearchEngine,
+        *,
+        name: str,
+        wait_timeout: float = 10.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._engine = engine
-        self._breakers = CircuitBreakers(name=f"web_search ({name})")
+        self._breakers = CircuitBreakers(name=f"web_search ({name})", clock=clock)
         self._slots = FairSemaphore(
             MAX_CONCURRENT, "searches", max_queue=_MAX_QUEUE, wait_timeout=wait_timeout, retry_after=5
         )
@@ -46,12 +56,11 @@ class GuardedEngine:
     async def search(self, query: SearchQuery, *, tenant: str) -> list[SearchResult]:
         """The checked results of the engine; `SearchFailed`."""
         try:
-            attempt = await self._breakers.of(tenant).admit()
-            async with self._slots.slot(tenant):
-                with attempt:
+            with await self._breakers.of(tenant).admit() as attempt:  # it ends also without a slot
+                async with self._slots.slot(tenant):
                     found = await self._search(query)
-                    attempt.record_success()
-                    return _checked(found, query)
+                attempt.record_success()
+            return _checked(found, query)
         except CircuitOpen as error:
             raise SearchFailed("The search engine has failed repeatedly; try again later.") from error
         except QueueFull as error:
@@ -80,11 +89,14 @@ def _checked(found: list[SearchResult], query: SearchQuery) -> list[SearchResult
     allowed = AllowedDomains(query.domains)
     results: dict[str, SearchResult] = {}
     for one in found:
+        if len(one.url) > MAX_URL:
+            continue
         url = comparable_url(one.url)
         host = host_of(url)
         if host and len(url) <= MAX_URL and url.isprintable() and " " not in url and allowed.allows(host):
-            title = " ".join(_clean(one.title).split())[:MAX_TITLE]
-            results.setdefault(url, SearchResult(url, title or host, _clean(one.text).strip()[: query.max_text]))
+            title = " ".join(_clean(one.title[: _MARGIN * MAX_TITLE]).split())[:MAX_TITLE]
+            text = _clean(one.text[: _MARGIN * query.max_text]).strip()[: query.max_text]
+            results.setdefault(url, SearchResult(url, title or host, text))
     return list(results.values())[: query.max_results]
 
 

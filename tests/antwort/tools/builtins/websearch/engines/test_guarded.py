@@ -124,3 +124,23 @@ async def test_a_search_that_waits_too_long_fails():
         await engine.search(SearchQuery(text="x"), tenant="b")
     inner.go.set()
     await asyncio.gather(*running)
+
+
+async def test_a_probe_that_gets_no_slot_does_not_keep_the_circuit_breaker_open():
+    now = [0.0]
+    inner = FakeEngine(error=SearchFailed("down", is_outage=True))
+    engine = GuardedEngine(inner, name="fake", wait_timeout=0.05, clock=lambda: now[0])
+    for _ in range(5):
+        with pytest.raises(SearchFailed, match=r"^down$"):
+            await engine.search(SearchQuery(text="x"), tenant="a")
+    inner.error, now[0] = None, 60.0
+    inner.go.clear()
+    running = [asyncio.create_task(engine.search(SearchQuery(text="x"), tenant="b")) for _ in range(MAX_CONCURRENT)]
+    await wait_until_async(lambda: inner.running == MAX_CONCURRENT)
+    with pytest.raises(SearchFailed, match="Too many searches"):
+        await engine.search(SearchQuery(text="x"), tenant="a")
+    inner.go.set()
+    await asyncio.gather(*running)
+
+    async with asyncio.timeout(5):
+        assert await engine.search(SearchQuery(text="x"), tenant="a") == []
