@@ -10,8 +10,8 @@ from fake_echo_provider import PreparedEcho, RealEchoCall
 from antwort.api.events import ToolProgress
 from antwort.api.items import FileCitation
 from antwort.api.tools import FileSearchTool
-from antwort.engine.hosted.guarded import GuardedCall, HostedTool, HostedTools
-from antwort.engine.ports import ToolDone, WholeCall
+from antwort.engine.hosted.guarded import GuardedCall, HostedTool, HostedTools, RefusedCall
+from antwort.engine.ports import CallRefused, ToolDone, WholeCall
 
 pytestmark = pytest.mark.anyio
 
@@ -122,6 +122,21 @@ class BuggyTool(PreparedEcho):
 
 def hosted(*tools: BuggyTool) -> HostedTools:
     return HostedTools({i: HostedTool("file_search", tool, (), reads_files=False) for i, tool in enumerate(tools)})
+
+
+class RefusingTool(BuggyTool):
+    """Refuses every call, the second one for good."""
+
+    async def open(self, name, call_id, arguments):
+        del name, arguments
+        raise CallRefused(f"Not {call_id}.", is_final=call_id == "call_2")
+
+
+async def test_a_refused_call_has_a_reason_and_no_item():
+    tools = hosted(RefusingTool())
+    refused = [await tools.open(0, WholeCall("file_search", call_id, "{}")) for call_id in ("call_1", "call_2")]
+
+    assert refused == [RefusedCall("Not call_1.", is_final=False), RefusedCall("Not call_2.", is_final=True)]
 
 
 async def run_call(tool: BuggyTool):

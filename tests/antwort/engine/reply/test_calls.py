@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 from antwort.api import events as wire
 from antwort.engine.classify import ClientSide, ServerSide
 from antwort.engine.output_builder import OpenCall
@@ -28,6 +30,20 @@ def test_a_hosted_call_is_not_complete_before_the_end_of_the_reply():
 
     assert call.is_hosted
     assert not call.is_complete
+
+
+def test_a_call_that_is_written_whole_begins_earlier_where_its_arguments_allow_it():
+    waits = WrittenCall("patch", "c", ServerSide(0, is_written_whole=True))
+    begins = WrittenCall("run", "d", ServerSide(1, is_written_whole=True, begins_at=re.compile(r'\{"a": "')))
+    states: list[bool] = []
+    for part in ('{"a"', ': "', "x" * 300, '"}'):
+        waits.feed(part)
+        begins.feed(part)
+        states.append(begins.may_begin)
+        assert not waits.may_begin
+
+    assert states == [False, True, True, True]
+    assert WrittenCall("search", "e", ServerSide(2)).may_begin
 
 
 def test_a_refused_call_is_complete_at_once_and_has_its_reason_as_output():
