@@ -102,9 +102,9 @@ class Fetcher:
         allows_host: Callable[[str], bool] = lambda _: True,
         accept: str = ACCEPT_PAGES,
     ) -> FetchedPage:
-        """GET a page; `FetchError` says why not. `accepts` decides by content type, `allows_host` by host name in ASCII.
+        """GET a page; `FetchError` says why not.
 
-        `accept` is the header of the request.
+        `accepts` decides by content type, `allows_host` by host name in ASCII; `accept` is the header of the request.
         """
         try:
             async with asyncio.timeout(self._limits.timeout):
