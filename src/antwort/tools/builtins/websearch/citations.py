@@ -18,6 +18,7 @@ from antwort.tools.builtins.websearch.sources import Source, Sources
 MAX_MENTION: Final = 3000
 """Characters of the longest mention; what is longer is text. Limits what is read again with each part."""
 
+_PART: Final = 512
 _START_RE: Final = re.compile(r"[\[【`]|https?://", re.IGNORECASE)
 _SCHEME_PREFIX: Final = len("https:/")
 _URL_RE: Final = re.compile(r"https?://[^\s<>\"'`\[\]{}|\\^【】]+", re.IGNORECASE)
@@ -57,10 +58,14 @@ class CitationScanner:
         self._is_json: bool | None = None
 
     def feed(self, delta: str) -> Sequence[UrlCitation]:
-        self._tail += delta
-        if self._is_json is None:
-            self._read_head(delta)
-        return list(self._scan(is_complete=False))
+        found: list[UrlCitation] = []
+        for start in range(0, len(delta), _PART):  # what is read again is as long as the part and the tail
+            part = delta[start : start + _PART]
+            self._tail += part
+            if self._is_json is None:
+                self._read_head(part)
+            found += self._scan(is_complete=False)
+        return found
 
     def finish(self, text: str) -> Sequence[UrlCitation]:
         del text
@@ -150,7 +155,7 @@ class CitationScanner:
             target = _TARGET_RE.match(self._tail, behind)
             if target is not None:
                 return _Step(target.end(), self._cited(target[1]))
-            if not is_complete and _is_open(self._tail[behind:]):
+            if not is_complete and len(self._tail) - start <= MAX_MENTION and _is_open(self._tail[behind:]):
                 return None
         return self._numbers(start) or _Step(start + 1)
 

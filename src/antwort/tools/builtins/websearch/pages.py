@@ -59,8 +59,12 @@ class PageCache:
     ) -> list[SearchResult]:
         """A search in what was retrieved."""
         since = self._clock() - self._settings.max_age
-        found = await self._use(tenant, lambda index: index.search(text, limit=limit, domains=domains, since=since))
-        return [SearchResult(one.url, one.title, excerpt(one.text, text, max_text)) for one in found or ()]
+
+        def find(index: DocumentIndex) -> list[SearchResult]:
+            found = index.search(text, limit=limit, domains=domains, since=since)
+            return [SearchResult(one.url, one.title, excerpt(one.text, text, max_text)) for one in found]
+
+        return await self._use(tenant, find) or []
 
     async def put(self, tenant: str, documents: Sequence[Document], *, redirected_from: str | None = None) -> None:
         """Store documents. `redirected_from` is the URL that led, by its redirects, to the one of a single document."""

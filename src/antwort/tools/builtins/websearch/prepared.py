@@ -147,7 +147,7 @@ class PreparedWebSearch(ToolDefaults):
         except PageUnavailable as error:
             return SearchOutcome(action=action, text=str(error), has_failed=True)
         source = self._sources.add(page.url, page.title)
-        text, shown = found_text(source, page.text, action.pattern)
+        text, shown = await asyncio.to_thread(found_text, source, page.text, action.pattern)
         return SearchOutcome(action=action, text=text, results=[ShownResult(source, shown)])
 
     def _resolve(self, url: str) -> str:

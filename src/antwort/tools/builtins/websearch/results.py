@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from msgspec import Struct
@@ -14,6 +14,9 @@ _WORD_RE: Final = re.compile(r"\w{2,}")
 _MAX_EXCERPT_WORDS: Final = 32
 _MAX_FOUND: Final = 12
 _FOUND_CONTEXT: Final = 250
+_PART: Final = 8192
+_MAX_MATCH: Final = 2000
+"""Characters of the longest match; longer ones, with much white space between the words, may be missed."""
 NOTHING_FOUND: Final = "Nothing was found. Try other or fewer words."
 
 
@@ -46,12 +49,12 @@ def page_text(source: Source, text: str, part: int, size: int) -> tuple[str, str
 
 
 def found_text(source: Source, text: str, pattern: str) -> tuple[str, str]:
-    """The places of a page that contain a text: what the model reads, and the excerpts in it."""
+    """The places of a page that contain a text: what the model reads, and the excerpts in it. Takes time: use a thread."""
     words = [re.escape(word) for word in pattern.split()]
-    found = list(re.finditer(r"\s+".join(words), text, re.IGNORECASE)) if words else []
     excerpts: list[str] = []
-    end = -1
-    for match in found:
+    end, count = -1, 0
+    for match in _matches(re.compile(r"\s+".join(words), re.IGNORECASE), text) if words else ():
+        count += 1
         if match.start() < end or len(excerpts) == _MAX_FOUND:
             continue
         start, end = max(0, match.start() - _FOUND_CONTEXT), match.end() + _FOUND_CONTEXT
@@ -59,18 +62,30 @@ def found_text(source: Source, text: str, pattern: str) -> tuple[str, str]:
     if not excerpts:
         return _shown(source, f"The page does not contain {pattern!r}."), ""
     shown = "\n---\n".join(excerpts)
-    count = f"{len(found)} {'place' if len(found) == 1 else 'places'}"
-    return _shown(source, f"{count} with {pattern!r}:\n{shown}"), shown
+    places = f"{count} {'place' if count == 1 else 'places'}"
+    return _shown(source, f"{places} with {pattern!r}:\n{shown}"), shown
 
 
 def excerpt(text: str, query: str, size: int) -> str:
-    """The part of a text, at most `size` characters, where the words of a query first occur."""
+    """The part of a text, at most `size` characters, where the words of a query first occur. Takes time: use a thread."""
     if len(text) <= size:
         return text
     words = [re.escape(word) for word in _WORD_RE.findall(query)[:_MAX_EXCERPT_WORDS]]
-    found = re.search("|".join(words), text, re.IGNORECASE) if words else None
+    found = next(_matches(re.compile("|".join(words), re.IGNORECASE), text), None) if words else None
     start = max(0, min(found.start() - size // 4, len(text) - size)) if found else 0
     return _cut(text, start, start + size - 2)
+
+
+def _matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
+    """The matches of a pattern, from parts of the text: a search of the whole would hold the GIL for too long."""
+    position = 0
+    while position < len(text):
+        found = pattern.search(text, position, position + _PART + _MAX_MATCH)
+        if found is None or found.start() >= position + _PART:
+            position += _PART
+        else:
+            yield found
+            position = found.end()
 
 
 def _cut(text: str, start: int, end: int) -> str:

@@ -144,6 +144,13 @@ def test_only_a_bounded_part_of_the_text_is_kept_and_read_again(text):
         assert len(scanner._tail) <= MAX_MENTION + 64
 
 
+@pytest.mark.parametrize("text", ["[a](", "http://", "[1†", "[", "[a]()"])
+def test_a_long_delta_takes_time_in_proportion_to_its_length(text):
+    long = f"{text * (300_000 // len(text))} {LINK} "  # quadratic time would be minutes
+
+    assert cited(long) == [(LINK, 1)]
+
+
 def test_a_mention_that_is_too_long_is_text():
     assert cited(f"[{'x' * (MAX_MENTION + 1)}]({TEA})", 50) == [(TEA, 1)]
 

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import re
+
+import pytest
+
 from antwort.tools.builtins.websearch.results import (
     NOTHING_FOUND,
     ShownResult,
@@ -45,6 +49,23 @@ def test_finding_shows_each_place_once():
 def test_finding_is_of_text_and_not_of_patterns():
     assert found_text(TEA, "a+b? (c)", "a+b? (c)")[1] == "a+b? (c)"
     assert found_text(TEA, "aab", "a+b") == ("[2] Tea\nhttps://tea.example/\nThe page does not contain 'a+b'.", "")
+
+
+@pytest.mark.parametrize("pattern", ["e", "tea", "tea x", "x tea"])
+def test_places_are_found_wherever_they_are_in_a_long_text(pattern):
+    text = "".join(f"{'e' * (at % 5)} tea\n x {'y' * (at % 97)} " for at in range(3000))
+    places = re.findall(r"\s+".join(pattern.split()), text)
+
+    assert f"{len(places)} places with" in found_text(TEA, text, pattern)[0]
+    assert f"{len(text)} places" in found_text(TEA, "e" * len(text), "e")[0]
+
+
+@pytest.mark.parametrize("at", [0, 8185, 8190, 8192, 100_000])
+def test_an_excerpt_is_found_wherever_it_is_in_a_long_text(at):
+    text = f"{'x ' * at}oolong{' y' * 1000}"
+
+    assert "oolong" in excerpt(text, "price of oolong", 100)
+    assert "1 place with" in found_text(TEA, text, "oolong y")[0]
 
 
 def test_an_excerpt_is_the_part_with_the_words():

@@ -57,7 +57,10 @@ class LocalEngine:
 
     async def search(self, query: SearchQuery) -> list[SearchResult]:
         await self._refresh()
-        found = await asyncio.to_thread(self._index.search, query.text, limit=query.max_results, domains=query.domains)
+        return await asyncio.to_thread(self._find, query)
+
+    def _find(self, query: SearchQuery) -> list[SearchResult]:
+        found = self._index.search(query.text, limit=query.max_results, domains=query.domains)
         return [SearchResult(one.url, one.title, excerpt(one.text, query.text, query.max_text)) for one in found]
 
     async def page(self, url: str) -> SavedPage | None:
