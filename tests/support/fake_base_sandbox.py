@@ -35,6 +35,9 @@ NEEDS_A_SESSION = {
     "test_sandboxes_are_isolated",
     "test_five_sandboxes_at_once",
     "test_an_unknown_memory_limit_is_refused",
+    "test_commands_have_exit_codes_and_separate_streams",
+    "test_a_command_past_its_timeout_is_killed",
+    "test_commands_and_code_share_files_only",
 }
 """Tests of `SandboxesConformance` for what the base protocol lacks: variables, echo, live output, /mnt/data, tiers."""
 

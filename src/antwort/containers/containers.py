@@ -30,7 +30,15 @@ from antwort.containers.paths import relative_path
 from antwort.containers.quotas import DiskQuota, quota_error
 from antwort.containers.registry import HeldElsewhere, SandboxRegistry, container_not_found
 from antwort.containers.replicas.client import HolderEnded, ReplicaClient
-from antwort.containers.sandboxes.port import ExecutionResult, Output, SandboxError, Sandboxes, SandboxUnavailable
+from antwort.containers.sandboxes.port import (
+    ExecutionResult,
+    Output,
+    PythonCode,
+    SandboxError,
+    Sandboxes,
+    SandboxUnavailable,
+    ShellCommand,
+)
 from antwort.engine.replicas.port import ReplicaDirectory
 from antwort.engine.stores import (
     AUTO_CONTAINER,
@@ -371,16 +379,29 @@ class Containers:
         requirements: Sequence[str] = (),
         timeout: float | None = None,  # noqa: ASYNC109 - of the code in the sandbox, not of this method
     ) -> AsyncGenerator[Output | ExecutionResult, None]:
-        """Run code: its output as it is printed, then the result.
+        """Run code: its output as it is printed, then the result. Otherwise as `run`."""
+        async with aclosing(self.run(owner, container_id, PythonCode(code, requirements), timeout=timeout)) as steps:
+            async for step in steps:
+                yield step
 
-        `timeout` is at most `execution_timeout`. Closing the generator interrupts the code. `SandboxLost` where the
+    async def run(
+        self,
+        owner: Owner,
+        container_id: str,
+        program: PythonCode | ShellCommand,
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109 - of the program in the sandbox, not of this method
+    ) -> AsyncGenerator[Output | ExecutionResult, None]:
+        """Run code or a command: its output as it is printed, then the result.
+
+        `timeout` is at most `execution_timeout`. Closing the generator interrupts the program. `SandboxLost` where the
         sandbox dies meanwhile.
         """
         seconds = min(timeout or self._execution_timeout, self._execution_timeout)
         with self.using(owner, container_id):
             for attempt in (1, 2):
                 record = await self.require(owner, container_id)
-                run = self._operations(record).execute(owner, record, code, requirements=requirements, seconds=seconds)
+                run = self._operations(record).execute(owner, record, program, seconds=seconds)
                 try:
                     async with aclosing(run) as steps:
                         async for step in steps:

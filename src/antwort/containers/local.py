@@ -16,10 +16,12 @@ from antwort.containers.registry import ContainerState, SandboxRegistry
 from antwort.containers.sandboxes.port import (
     ExecutionResult,
     Output,
+    PythonCode,
     Sandbox,
     SandboxError,
     SandboxLost,
     SandboxRefused,
+    ShellCommand,
 )
 from antwort.engine.stores import ContainerFileRecord, ContainerRecord, FileRecord, Owner
 from antwort.telemetry import Metrics, SandboxSpan, audit, log
@@ -45,9 +47,9 @@ class LocalOperations:
         self._files = ContainerFiles(store, registry, disk, metrics, clock)
 
     async def execute(
-        self, owner: Owner, record: ContainerRecord, code: str, *, requirements: Sequence[str], seconds: float
+        self, owner: Owner, record: ContainerRecord, program: PythonCode | ShellCommand, *, seconds: float
     ) -> AsyncGenerator[Output | ExecutionResult, None]:
-        """Run code under the lock of the container.
+        """Run code or a command under the lock of the container.
 
         `SandboxLost` where the sandbox dies meanwhile; one that had died before the code began is replaced, once.
         """
@@ -59,7 +61,7 @@ class LocalOperations:
             try:
                 for attempt in (1, 2):
                     sandbox = await self._registry.sandbox(state, record)
-                    run = sandbox.run(code, requirements=requirements, timeout=seconds)
+                    run = _start(sandbox, program, seconds)
                     try:
                         async with self._registry.watch(state, record, sandbox), aclosing(run) as steps:
                             async for step in steps:
@@ -160,3 +162,11 @@ class LocalOperations:
                 state.raise_if_closed()
                 await self._registry.check_held(state, record, self._clock())
                 yield state
+
+
+def _start(
+    sandbox: Sandbox, program: PythonCode | ShellCommand, seconds: float
+) -> AsyncGenerator[Output | ExecutionResult, None]:
+    if isinstance(program, ShellCommand):
+        return sandbox.run_command(program.command, timeout=seconds)
+    return sandbox.run(program.code, requirements=program.requirements, timeout=seconds)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from typing import Protocol
 
-from antwort.containers.sandboxes.port import ExecutionResult, Output
+from antwort.containers.sandboxes.port import ExecutionResult, Output, PythonCode, ShellCommand
 from antwort.engine.stores import ContainerFileRecord, ContainerRecord, FileRecord, Owner
 
 
@@ -20,9 +20,9 @@ class ContainerOperations(Protocol):
     """
 
     def execute(
-        self, owner: Owner, record: ContainerRecord, code: str, *, requirements: Sequence[str], seconds: float
+        self, owner: Owner, record: ContainerRecord, program: PythonCode | ShellCommand, *, seconds: float
     ) -> AsyncGenerator[Output | ExecutionResult, None]:
-        """Run code: its output as it is printed, then the result. Closing the generator interrupts the code."""
+        """Run code or a command: its output as it is printed, then the result. Closing the generator interrupts it."""
         ...
 
     async def put_file(

@@ -22,6 +22,8 @@ from antwort.sandbox.pool.pool import Pool
 
 _MAX_CONNECTIONS: Final = 1_000
 _MAX_OPEN_FILES: Final = 16_384  # a connection uses one, a container eight
+_PROGRAMS: Final = ("bash", "ls", "git", "sed", "awk", "grep", "find", "tar", "diff", "python3")
+"""Programs that models use in shell commands; containers see those of the host, read-only."""
 _FILES_PER_CONNECTION: Final = 4  # leaves three in four for containers
 
 
@@ -96,10 +98,15 @@ def doctor() -> None:
         found = replace(found, cgroups=None)  # this command must not move processes
         console.print("Cgroups are not tested: that would move processes, which only the server does.")
     try:
-        output, _ = asyncio.run(_run_check(found))
+        output, found = asyncio.run(_run_check(found))
+        missing_programs = asyncio.run(_missing_programs(found))
     except SandboxServerError as error:
         raise click.ClickException(f"the protections are available, but {error}") from error
     console.print(f"A container was started and returned: {output}")
+    if missing_programs:
+        console.print(f"Missing for shell commands: {', '.join(missing_programs)}. Install them on this host.")
+    else:
+        console.print(f"Shell commands have {', '.join(_PROGRAMS)}.")
 
 
 async def _run_check(found: hosts.Host) -> tuple[str, hosts.Host]:
@@ -111,3 +118,15 @@ async def _run_check(found: hosts.Host) -> tuple[str, hosts.Host]:
         finally:
             await container.end("the check has ended")
     return reply.result or reply.stderr or reply.reason or "no output", pool.host
+
+
+async def _missing_programs(found: hosts.Host) -> list[str]:
+    """The programs that shell commands in a container do not find."""
+    async with Pool(found, modules=(), prefork=False) as pool:
+        container = await pool.create()
+        try:
+            tests = "; ".join(f"command -v {name} > /dev/null || echo {name}" for name in _PROGRAMS)
+            reply = await container.run_command(tests, timeout=10)
+        finally:
+            await container.end("the check has ended")
+    return reply.stdout.split()

@@ -129,6 +129,24 @@ class SandboxesConformance:
     async def test_five_megabytes_of_code(self, sandbox: Sandbox) -> None:
         check_equal((await result_of(sandbox, f"x = '{'a' * 5_000_000}'\nlen(x)")).echo, "5000000")
 
+    # ── shell commands ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_commands_have_exit_codes_and_separate_streams(self, sandbox: Sandbox) -> None:
+        result = await command_result(sandbox, "echo grüße; echo oh >&2; exit 3")
+        check_equal((result.status, result.exit_code, result.sandbox_alive), ("exit", 3, True))
+        texts = {name: "".join(o.text for o in result.output if o.stream == name) for name in ("stdout", "stderr")}
+        check_equal(texts, {"stdout": "grüße\n", "stderr": "oh\n"})
+
+    async def test_a_command_past_its_timeout_is_killed(self, sandbox: Sandbox) -> None:
+        result = await command_result(sandbox, "echo begun; (trap '' TERM INT; sleep 60) & sleep 60", seconds=0.5)
+        check_equal((result.status, result.sandbox_alive, printed(result)), ("timeout", True, "begun\n"))
+
+    async def test_commands_and_code_share_files_only(self, sandbox: Sandbox) -> None:
+        await result_of(sandbox, "x = 1; open('from_code', 'w').write('1')")
+        check_equal(printed(await command_result(sandbox, "cd /; x=2; cat /mnt/data/from_code")), "1")
+        check_equal(printed(await command_result(sandbox, "echo $x; pwd; echo 3 > from_shell")), "\n/mnt/data\n")
+        check_equal((await result_of(sandbox, "x, open('from_shell').read()")).echo, repr((1, "3\n")))
+
     # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_files_are_written_listed_read_and_deleted(self, sandbox: Sandbox) -> None:
@@ -266,6 +284,12 @@ async def steps_of(sandbox: Sandbox, code: str, *, seconds: float = _TIMEOUT) ->
 async def result_of(sandbox: Sandbox, code: str, *, seconds: float = _TIMEOUT) -> ExecutionResult:
     """Run code; its result."""
     return _result(await steps_of(sandbox, code, seconds=seconds))
+
+
+async def command_result(sandbox: Sandbox, command: str, *, seconds: float = _TIMEOUT) -> ExecutionResult:
+    """Run a shell command; its result."""
+    async with aclosing(sandbox.run_command(command, timeout=seconds)) as steps:
+        return _result([step async for step in steps])
 
 
 def _result(steps: list[Output | ExecutionResult]) -> ExecutionResult:

@@ -101,6 +101,12 @@ class Client:
         assert response.status == 200, response
         return response.json
 
+    def command(self, session: str, command: str, **fields: Any) -> Any:
+        """Run a shell command in a session; the report."""
+        response = self.post(f"/sessions/{session}/command", {"command": command, **fields})
+        assert response.status == 200, response
+        return response.json
+
     def destroy(self, session: str) -> None:
         self.call("DELETE", f"/sessions/{session}")
 
@@ -343,6 +349,29 @@ def interrupt_stops_the_call_and_keeps_the_session(client: Client) -> None:
     client.destroy(session)
 
 
+def commands_have_exit_codes_and_separate_streams(client: Client) -> None:
+    session = client.session()
+    report = client.command(session, "echo out; echo err >&2; pwd > where; exit 3")
+    assert (report["status"], report["exit_code"]) == ("exit", 3), report
+    assert (report["stdout"], report["stderr"]) == ("out\n", "err\n"), report
+    assert client.run(session, "open('where').read()")["result"] == repr("/mnt/data\n")
+    for bad in ({}, {"command": " "}, {"command": "a\0b"}, {"command": 1}, {"command": "x", "timeout_ms": "1"}):
+        assert client.post(f"/sessions/{session}/command", bad).status == 400, bad
+    client.destroy(session)
+
+
+def a_command_past_its_timeout_is_killed_with_its_descendants(client: Client) -> None:
+    session = client.session()
+    client.run(session, "x = 5")
+    command = "echo a; setsid sh -c 'sleep 2; touch late' & sleep 60"
+    report = client.command(session, command, timeout_ms=500)
+    assert (report["status"], report["stdout"]) == ("timeout", "a\n"), report
+    assert report["execution_time_ms"] < 2000, report
+    time.sleep(2)
+    assert client.run(session, "import os; x, os.path.exists('late')")["result"] == "(5, False)"
+    client.destroy(session)
+
+
 def files_of_a_session_can_be_written_read_moved_and_deleted(client: Client) -> None:
     session = client.session(files={"a.txt": base64.b64encode(b"a").decode()})
     base = f"/sessions/{session}"
@@ -427,6 +456,8 @@ SESSIONS: Final[tuple[Callable[[Client], None], ...]] = (
     a_timeout_keeps_the_state_of_the_session,
     output_is_streamed_in_order,
     interrupt_stops_the_call_and_keeps_the_session,
+    commands_have_exit_codes_and_separate_streams,
+    a_command_past_its_timeout_is_killed_with_its_descendants,
     files_of_a_session_can_be_written_read_moved_and_deleted,
     a_directory_is_transferred_as_one_tar,
     a_tar_with_links_devices_or_paths_outside_is_400,

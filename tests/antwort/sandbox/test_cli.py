@@ -37,6 +37,7 @@ def test_doctor_runs_a_container():
     seen = antwort("doctor")
     assert seen.returncode == 0, seen.stderr
     assert f"A container was started and returned: '{sys.version.split()[0]}'" in seen.stdout
+    assert "hell commands" in seen.stdout
 
 
 def test_doctor_works_with_1024_open_files():

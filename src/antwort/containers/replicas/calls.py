@@ -61,6 +61,13 @@ class ExecuteCall(Struct, frozen=True, tag="execute"):
     seconds: float
 
 
+class RunCommandCall(Struct, frozen=True, tag="run_command"):
+    """Run a shell command for at most `seconds`."""
+
+    command: str
+    seconds: float
+
+
 class CopyFilesCall(Struct, frozen=True, tag="copy_files"):
     """Copy uploaded files."""
 
@@ -105,6 +112,7 @@ class ReadFilesCall(Struct, frozen=True, tag="read"):
 
 Call: TypeAlias = (
     ExecuteCall
+    | RunCommandCall
     | CopyFilesCall
     | PutFileCall
     | UnpackCall

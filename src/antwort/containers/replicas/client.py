@@ -31,12 +31,20 @@ from antwort.containers.replicas.calls import (
     PutFileCall,
     ReadFilesCall,
     ReleaseCall,
+    RunCommandCall,
     SyncFilesCall,
     UnpackCall,
     encode_call,
     encode_header,
 )
-from antwort.containers.sandboxes.port import ExecutionResult, Output, SandboxLost, SandboxUnavailable
+from antwort.containers.sandboxes.port import (
+    ExecutionResult,
+    Output,
+    PythonCode,
+    SandboxLost,
+    SandboxUnavailable,
+    ShellCommand,
+)
 from antwort.engine.replicas.port import ReplicaDirectory
 from antwort.engine.stores import ContainerFileRecord, ContainerRecord, FileRecord, Owner, SandboxRef
 from antwort.net.errors import EventTooLong
@@ -98,9 +106,12 @@ class ReplicaClient:
     # ── operations ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def execute(
-        self, owner: Owner, record: ContainerRecord, code: str, *, requirements: Sequence[str], seconds: float
+        self, owner: Owner, record: ContainerRecord, program: PythonCode | ShellCommand, *, seconds: float
     ) -> AsyncGenerator[Output | ExecutionResult, None]:
-        call = ExecuteCall(code, requirements, seconds)
+        if isinstance(program, ShellCommand):
+            call: Call = RunCommandCall(program.command, seconds)
+        else:
+            call = ExecuteCall(program.code, program.requirements, seconds)
         async with self._called(owner, record, call) as reply:
             result: ExecutionResult | None = None
             async for event in _events(reply):

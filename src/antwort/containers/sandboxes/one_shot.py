@@ -44,6 +44,7 @@ _IMAGE_TYPES: Final = {
     ".webp": "image/webp",
 }
 """Raster images only: SVG may contain scripts, so it stays a text file."""
+NO_COMMANDS: Final = "The sandbox server of this installation runs no shell commands."
 _INSTALL_FAILED: Final = "package installation failed: "
 _STOPPED: Final = -1
 _MAX_REPLY_BYTES: Final = 256 << 20
@@ -124,6 +125,19 @@ class OneShotSandbox:
             duration_ms=round(report.execution_time_ms or 0),
             keeps_variables=False,
         )
+
+    async def run_command(
+        self,
+        command: str,
+        *,
+        timeout: float,  # noqa: ASYNC109 - of the command in the sandbox, not of this method
+    ) -> AsyncGenerator[Output | ExecutionResult, None]:
+        """The base protocol runs Python only."""
+        del command, timeout
+        steps: tuple[Output | ExecutionResult, ...] = ()
+        for step in steps:
+            yield step
+        raise SandboxRefused(NO_COMMANDS)
 
     async def interrupt(self) -> None:
         """Abandon the running request, which ends the code."""

@@ -116,6 +116,19 @@ class TextFile(Struct, frozen=True):
     text: str
 
 
+class PythonCode(Struct, frozen=True):
+    """Code for the interpreter of a sandbox, and the packages that it needs."""
+
+    code: str
+    requirements: Sequence[str] = ()
+
+
+class ShellCommand(Struct, frozen=True):
+    """A command for a shell, which runs in a process of its own in `/mnt/data`."""
+
+    command: str
+
+
 class ExecutionResult(Struct, frozen=True, kw_only=True):
     """The result of one execution; always the last value of a run.
 
@@ -173,6 +186,15 @@ class Sandbox(Protocol):
 
         The code is interrupted after `timeout` seconds, and when the generator is closed
         before its end (`contextlib.aclosing`). Runs of one sandbox must not overlap.
+        """
+        ...
+
+    def run_command(self, command: str, *, timeout: float) -> AsyncGenerator[Output | ExecutionResult, None]:
+        """Run a shell command: its output as it is printed, then the `ExecutionResult`, which has its exit code.
+
+        A command that ends by itself has the status `exit`. After `timeout` seconds it is killed with everything that
+        it has started, and when the generator is closed before its end. Neither variables nor the directory of a
+        command are those of a later one; only files are. `SandboxRefused` where the sandbox server runs no commands.
         """
         ...
 

@@ -15,7 +15,7 @@ import math
 import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Generator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from http import HTTPStatus
 from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
@@ -23,7 +23,7 @@ from urllib.parse import quote, urlencode
 import httpx2
 import msgspec
 
-from antwort.containers.sandboxes.one_shot import OneShotSandbox
+from antwort.containers.sandboxes.one_shot import NO_COMMANDS, OneShotSandbox
 from antwort.containers.sandboxes.path_rules import is_plain_path
 from antwort.containers.sandboxes.port import (
     ExecutionResult,
@@ -323,12 +323,38 @@ class RemoteSandbox:
         body: dict[str, Any] = {"code": code, "timeout_seconds": math.ceil(timeout), "stream": True}
         if requirements:
             body["requirements"] = list(requirements)
+        async with aclosing(self._run("/execute", body, timeout)) as steps:
+            async for step in steps:
+                yield step
+
+    async def run_command(
+        self,
+        command: str,
+        *,
+        timeout: float,  # noqa: ASYNC109 - of the command in the sandbox, not of this method
+    ) -> AsyncGenerator[Output | ExecutionResult, None]:
+        body = {"command": command, "timeout_ms": math.ceil(timeout * 1000), "stream": True}
+        async with aclosing(self._run("/command", body, timeout)) as steps:
+            try:
+                async for step in steps:
+                    yield step
+            except SandboxRefused as refused:
+                if refused.why == "missing":  # the session exists, so the route does not
+                    raise SandboxRefused(NO_COMMANDS) from refused
+                raise
+
+    async def _run(
+        self,
+        path: str,
+        body: dict[str, Any],
+        timeout: float,  # noqa: ASYNC109 - the same
+    ) -> AsyncGenerator[Output | ExecutionResult, None]:
         result: ExecutionResult | None = None
         reader = EventReader(_MAX_EVENT_BYTES)
         deadline = _Deadline(timeout + self._server.reply_timeout)
         try:
             async with AsyncExitStack() as stack:
-                request = self._server.request("POST", f"{self._path}/execute", json=body)
+                request = self._server.request("POST", f"{self._path}{path}", json=body)
                 reply = await deadline.wait_for(stack.enter_async_context(request))
                 chunks = reply.aiter_raw()
                 while chunk := await deadline.wait_for(anext(chunks, b"")):  # to the end, to reuse the connection

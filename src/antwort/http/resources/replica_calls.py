@@ -32,6 +32,7 @@ from antwort.containers.replicas.calls import (
     PutFileCall,
     ReadFilesCall,
     ReleaseCall,
+    RunCommandCall,
     SyncFilesCall,
     UnpackCall,
     decode_call,
@@ -39,7 +40,7 @@ from antwort.containers.replicas.calls import (
     to_call_error,
 )
 from antwort.containers.replicas.client import CALL_KEEP_ALIVE, MAX_ARGUMENTS
-from antwort.containers.sandboxes.port import Output
+from antwort.containers.sandboxes.port import Output, PythonCode, ShellCommand
 from antwort.engine.stores import ContainerFileRecord, ContainerRecord
 from antwort.http.bodies import MAX_INLINE_BYTES, stream_body
 from antwort.http.openapi import OCTET_STREAM
@@ -67,12 +68,16 @@ async def call(request: Request) -> HttpResponse:
         raise
     except Exception as error:  # noqa: BLE001 - reported to the other replica, in the form that it raises again
         return HttpResponse(msgspec.json.encode(to_call_error(error)), CALL_ERROR_STATUS, media_type="application/json")
-    if isinstance(arguments, ExecuteCall):
-        steps = containers.local.execute(
-            token.owner, record, arguments.code, requirements=arguments.requirements, seconds=arguments.seconds
-        )
+    if isinstance(arguments, (ExecuteCall, RunCommandCall)):
+        steps = containers.local.execute(token.owner, record, _program(arguments), seconds=arguments.seconds)
         return _events(services, _with_errors(steps))
     return _events(services, _value(lambda: _run(services, containers.local, token, record, arguments)))
+
+
+def _program(arguments: ExecuteCall | RunCommandCall) -> PythonCode | ShellCommand:
+    if isinstance(arguments, RunCommandCall):
+        return ShellCommand(arguments.command)
+    return PythonCode(arguments.code, arguments.requirements)
 
 
 async def _run(

@@ -1,4 +1,4 @@
-"""One call of an interpreter: the request frame, the captured output and the resulting `ExecReply`. No I/O.
+"""One call in a container, of code or a command: its frame, the captured output and the `ExecReply`. No I/O.
 
 The reply is the code's own claim. That the container has ended, and why, is never taken from it.
 """
@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from antwort.sandbox.container.capture import Capture, StreamName
 from antwort.sandbox.container.reply import ExecReply
@@ -21,21 +22,21 @@ OnOutput = Callable[[StreamName, str], None]
 class Call:
     """A call in progress. `reply` is set to what the code replied, or to None when the interpreter has ended.
 
-    `packages` names a set in the session's package directory that becomes importable.
+    `request` is the content of its frame. `descriptors` are sent with it.
     """
 
     def __init__(
         self,
-        code: str,
+        request: dict[str, Any],
         *,
         timeout: float,
         output_bytes: int,
-        echo: bool = True,
-        packages: str | None = None,
         on_output: OnOutput | None = None,
+        descriptors: Sequence[int] = (),
     ) -> None:
         self.token = secrets.token_hex(8)
-        self.frame = wire.encode({"call": self.token, "code": code, "echo": echo, "packages": packages})
+        self.frame = wire.encode({"call": self.token, **request})
+        self.descriptors = descriptors
         self.reply: asyncio.Future[ExecReply | None] = asyncio.get_running_loop().create_future()
         self._started = time.monotonic()
         self._deadline = self._started + timeout

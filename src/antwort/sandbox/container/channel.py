@@ -63,8 +63,13 @@ class Channel:
         """
         self.call = call
         try:
-            sent = self._socket.send(call.frame)
+            if call.descriptors:
+                sent = socket.send_fds(self._socket, [call.frame], call.descriptors)
+            else:
+                sent = self._socket.send(call.frame)
         except BlockingIOError:
+            if call.descriptors:
+                return False
             sent = 0
         except OSError:
             return False

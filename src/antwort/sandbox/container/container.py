@@ -24,13 +24,14 @@ from antwort.sandbox.container.reply import ExecReply
 from antwort.sandbox.errors import CannotStart, Ended
 from antwort.sandbox.files.tree import FileTree
 from antwort.sandbox.host.cgroups import Cgroup, CgroupManager
-from antwort.sandbox.host.process import ProcessHandle, describe_exit, shell_exit_code
+from antwort.sandbox.host.process import ProcessHandle, descendants, describe_exit, kill_descendants, shell_exit_code
 from antwort.sandbox.jail import mounts, wire
 from antwort.sandbox.limits import ContainerLimits
 from antwort.sandbox.pool.zygote_process import ZygoteProcess
 
 _SETUP_SECONDS: Final = 30.0
 _GRACE_SECONDS: Final = 0.5
+_PIPE_MODE: Final = 0o222  # programs write to /dev/stderr by its path, as another user than the server
 _numbers = itertools.count(1)
 
 
@@ -188,11 +189,11 @@ class Container:
             if not self.alive:
                 raise Ended(self._reason or "it never started")
             self.calls += 1
-            limit = self.limits.output_bytes
-            call = Call(code, timeout=timeout, output_bytes=limit, echo=echo, packages=packages, on_output=on_output)
+            request = {"code": code, "echo": echo, "packages": packages}
+            call = Call(request, timeout=timeout, output_bytes=self.limits.output_bytes, on_output=on_output)
             self._pipes.start_capture(call.add_output)
             try:
-                return await self._run_call(call)
+                return await self._run_call(call, self._pipes)
             except asyncio.CancelledError:
                 # The caller is gone, but the next call must not find this one still running,
                 await _run_to_completion(self._interrupt_or_kill(call))
@@ -202,6 +203,49 @@ class Container:
                 self._pipes.stop_capture()
                 self._channel.clear_call()
 
+    async def run_command(
+        self,
+        command: str,
+        *,
+        timeout: float,  # noqa: ASYNC109 - for the command inside, not for this call
+        on_output: OnOutput | None = None,
+    ) -> ExecReply:
+        """Run a shell command in a process of its own, in the directory of the files.
+
+        After the timeout it is killed, with every process that it has started. Of a command that ends by itself,
+        processes in the background continue, and their output is not read any more.
+        """
+        async with self._lock:
+            if not self.alive:
+                raise Ended(self._reason or "it never started")
+            self.calls += 1
+            before = await asyncio.to_thread(self._processes)
+            (output, output_end), (errors, errors_end) = os.pipe(), os.pipe()
+            for end in (ends := [output_end, errors_end]):
+                os.fchmod(end, _PIPE_MODE)
+            call = Call(
+                {"command": command},
+                timeout=timeout,
+                output_bytes=self.limits.output_bytes,
+                on_output=on_output,
+                descriptors=tuple(ends),
+            )
+            pipes = Pipes(output, errors)
+            pipes.start_capture(call.add_output)
+            pipes.start()
+            try:
+                reply = await self._run_call(call, pipes, ends)
+                if reply.status in ("timeout", "interrupted"):
+                    await self._kill_processes_since(before)
+            except asyncio.CancelledError:
+                await _run_to_completion(self._stop_command(call, before))
+                raise
+            finally:
+                self._channel.clear_call()
+                pipes.close()
+                _close_all(ends)
+            return reply
+
     def interrupt(self) -> bool:
         """Raise KeyboardInterrupt in the running call, if there is one."""
         if not self.busy or not self.alive:
@@ -209,13 +253,16 @@ class Container:
         self._interpreter.signal(signal.SIGINT)
         return True
 
-    async def _run_call(self, call: Call) -> ExecReply:
-        if not await self._channel.send_call(call):
+    async def _run_call(self, call: Call, pipes: Pipes, ends: list[int] | None = None) -> ExecReply:
+        """Send the call, and wait for its reply. `ends` are the descriptors that were sent, to be closed here."""
+        is_sent = await self._channel.send_call(call)
+        _close_all(ends or [])
+        if not is_sent:
             await self.end("the code broke its control channel")
         timed_out = not await call.wait_reply(call.seconds_left)
         if timed_out:
             await self._interrupt_or_kill(call)
-        self._pipes.drain()
+        pipes.drain()
         exit_code = shell_exit_code(self._exit_status.result()) if self._exit_status.done() else -1
         return call.result(timed_out=timed_out, exit_code=exit_code, reason=self._reason)
 
@@ -226,6 +273,23 @@ class Container:
         self._interpreter.signal(signal.SIGINT)
         if not await call.wait_reply(_GRACE_SECONDS):
             await self.end("the call timed out and did not react to the interrupt")
+
+    async def _stop_command(self, call: Call, before: frozenset[int]) -> None:
+        await self._interrupt_or_kill(call)
+        await self._kill_processes_since(before)
+
+    def _processes(self) -> frozenset[int]:
+        """All processes of the container. Without namespaces, those that have left the process tree are missing."""
+        pids = self.pids()
+        return frozenset(descendants(pids[0])) if pids else frozenset()
+
+    async def _kill_processes_since(self, before: frozenset[int]) -> None:
+        """Kill the processes that a command has started, also those that have left its process group."""
+        if not self.alive:
+            return
+        pids = self.pids()
+        if pids and not await asyncio.to_thread(kill_descendants, pids[0], before):
+            await self.end("the processes of a command could not be stopped")
 
     # -- end ----------------------------------------------------------------------------------------------------
 
@@ -297,6 +361,12 @@ class Container:
         if self._tree is not None:
             self._tree.close()
             self._tree = None
+
+
+def _close_all(descriptors: list[int]) -> None:
+    """Close the descriptors, once."""
+    while descriptors:
+        os.close(descriptors.pop())
 
 
 async def _run_to_completion(work: Coroutine[Any, Any, None]) -> None:

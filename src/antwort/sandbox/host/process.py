@@ -1,13 +1,17 @@
-"""Process handles (pidfd, so that a reused pid is never signalled), exit descriptions, descendants."""
+"""Process handles (pidfd, so that a reused pid is never signalled), exit descriptions; finds and kills descendants."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import signal
+import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
+_KILL_SECONDS: Final = 2.0
+_KILL_PAUSE_SECONDS: Final = 0.005
 _SIGNAL_EXIT_BASE: Final = 128
 
 
@@ -83,3 +87,35 @@ def descendants(pid: int) -> list[int]:
         except OSError:
             continue  # ended meanwhile
     return found
+
+
+def kill_descendants(pid: int, kept: Collection[int]) -> bool:
+    """Kill the descendants that are not `kept`; whether none is left. Blocks.
+
+    A pid that is listed may be reused before it is opened. So it is signalled only if it is listed again after that.
+    """
+    deadline = time.monotonic() + _KILL_SECONDS
+    while found := [one for one in descendants(pid) if one not in kept and one != pid and not _is_zombie(one)]:
+        if time.monotonic() > deadline:
+            return False
+        opened: dict[int, int] = {}
+        try:
+            for one in found:
+                with contextlib.suppress(OSError):
+                    opened[one] = os.pidfd_open(one)
+            for one in set(descendants(pid)) & opened.keys():
+                with contextlib.suppress(OSError):
+                    signal.pidfd_send_signal(opened[one], signal.SIGKILL)
+        finally:
+            for pidfd in opened.values():
+                os.close(pidfd)
+        time.sleep(_KILL_PAUSE_SECONDS)
+    return True
+
+
+def _is_zombie(pid: int) -> bool:
+    """Whether the process has ended, and its parent has not waited for it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (OSError, IndexError):
+        return True

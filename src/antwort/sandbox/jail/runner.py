@@ -1,4 +1,4 @@
-"""Runner: executes the user's code in one interpreter and one namespace, one call at a time.
+"""Runner: executes the user's code in one interpreter and one namespace, and shell commands, one call at a time.
 
 It is in the same process as hostile code, so nothing here is a protection; the kernel's layers are. Its duties:
 variables persist between calls, the last expression is the result, tracebacks show only the user's frames, figures
@@ -30,10 +30,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from . import figures, wire
+from . import commands, figures, wire
 
 MAX_TEXT_CHARS: Final = 1 << 20
 _DRAIN_SECONDS: Final = 0.005
+_DESCRIPTORS_PER_COMMAND: Final = 2
 _OWN_DIRECTORY: Final = str(Path(__file__).parent)
 
 
@@ -47,6 +48,8 @@ class Runner:
         self._pid = os.getpid()
         self._calls = 0
         self._executing = False
+        self._commands = commands.CommandRunner()
+        self._is_command = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main = types.ModuleType("__main__")
         self._main.__dict__["__builtins__"] = builtins
@@ -57,11 +60,28 @@ class Runner:
 
     def serve(self) -> None:
         signal.signal(signal.SIGINT, self._on_sigint)
-        while data := self._channel.recv(1 << 16):
+        descriptors: list[int] = []  # they come with the first bytes of the frame that they belong to
+        while True:
+            data, received, _, _ = socket.recv_fds(self._channel, 1 << 16, _DESCRIPTORS_PER_COMMAND)
+            if not data:
+                return
+            descriptors += received
             for header, _ in self._decoder.feed(data):
                 # Set again for each call: the code may have replaced the handler.
                 signal.signal(signal.SIGINT, self._on_sigint)
-                self._handle_call(header)
+                if "command" in header:
+                    self._handle_command(header, descriptors)
+                    descriptors = []
+                else:
+                    self._handle_call(header)
+
+    def _handle_command(self, request: dict[str, Any], descriptors: list[int]) -> None:
+        self._is_command = True
+        try:
+            reply = self._commands.run(request["command"], descriptors)
+        finally:
+            self._is_command = False
+        self._channel.sendall(wire.encode({"call": request["call"], **reply, "parts": []}))
 
     def _handle_call(self, request: dict[str, Any]) -> None:
         self._calls += 1
@@ -108,6 +128,7 @@ class Runner:
         if path not in sys.path:
             sys.path.append(path)
             os.environ["PYTHONPATH"] = ":".join(filter(None, (os.environ.get("PYTHONPATH"), path)))
+            self._commands.add_python_path(path)
             importlib.invalidate_caches()
 
     def _evaluate(self, code: str, filename: str, *, echo: bool) -> object:
@@ -136,7 +157,9 @@ class Runner:
 
     def _on_sigint(self, *_: object) -> None:
         # An interrupt between two calls belongs to neither.
-        if self._executing:
+        if self._is_command:
+            self._commands.stop()
+        elif self._executing:
             raise KeyboardInterrupt
 
 

@@ -272,6 +272,7 @@ class Pool:
             path = (mounts.SITE,) if paths.packages is not None else ()
             own = {"HOME": mounts.TMP, "TMPDIR": mounts.TMP, "MPLCONFIGDIR": f"{mounts.TMP}/matplotlib"}
             own["PYTHONPATH"] = ":".join((bubblewrap.STACK, *path))
+            own["PATH"] = self._stack.search_path(self._stack.home, _ENVIRONMENT["PATH"])
             return ContainerSettings(
                 packages=self._relative_to_packages(paths.packages),
                 session_packages=self._relative_to_packages(paths.session_packages),
@@ -282,6 +283,7 @@ class Pool:
         path = (str(paths.packages),) if paths.packages is not None else ()
         session_packages = (str(paths.session_packages),) if paths.session_packages is not None else ()
         own = {"HOME": temporary, "TMPDIR": temporary, "MPLCONFIGDIR": f"{temporary}/matplotlib"}
+        own["PATH"] = self._stack.search_path(str(self._stack.prefix), _ENVIRONMENT["PATH"])
         return ContainerSettings(
             has_namespaces=False,
             data_dir=data_dir,

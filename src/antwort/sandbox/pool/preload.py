@@ -47,6 +47,11 @@ class Stack:
         shared = bool(sysconfig.get_config_var("Py_ENABLE_SHARED"))
         return {"LD_LIBRARY_PATH": f"{self.home}/lib"} if shared and self.home == "/opt/python" else {}
 
+    def search_path(self, prefix: str, directories: str) -> str:
+        """`PATH` with the directory of this Python before the others, where its prefix is at this path."""
+        own = str(Path(prefix, self.executable.parent.relative_to(self.prefix)))
+        return directories if own in directories.split(":") else f"{own}:{directories}"
+
 
 def current_stack(modules: tuple[str, ...] = SCIENTIFIC) -> Stack:
     """The stack of these modules as installed for the running interpreter."""

@@ -30,7 +30,7 @@ from antwort.sandbox.server import execute, files, transfers
 from antwort.sandbox.server.auth import BearerTokenMiddleware, LoopbackOnlyMiddleware
 from antwort.sandbox.server.bodies import JsonFields, read_json
 
-from .sessions import SandboxSession, SessionExecRequest, Sessions
+from .sessions import SandboxSession, SessionCommandRequest, SessionExecRequest, Sessions
 from .settings import SandboxSettings
 from .single_use import SingleUse
 from .stream import INTERNAL_ERROR, stream_execution
@@ -115,6 +115,7 @@ def make_app(settings: SandboxSettings, host: hosts.Host | None = None) -> Starl
         Route("/sessions/{session}", _describe_session, methods=["GET"]),
         Route("/sessions/{session}", _destroy_session, methods=["DELETE"]),
         Route("/sessions/{session}/execute", _execute_in_session, methods=["POST"]),
+        Route("/sessions/{session}/command", _run_command, methods=["POST"]),
         Route("/sessions/{session}/interrupt", _interrupt, methods=["POST"]),
         *files.ROUTES,
     ]
@@ -260,6 +261,24 @@ async def _execute_in_session(request: Request) -> Response:
         echo=fields.boolean("echo", default=True),
         requirements=check_requirements(fields.strings("requirements")),
     )
+    return await _run_in_session(request, fields, exec_request)
+
+
+async def _run_command(request: Request) -> Response:
+    server = server_of(request)
+    fields = await read_json(request, server.settings.max_body_bytes)
+    milliseconds = fields.integer(
+        "timeout_ms", execute.DEFAULT_SECONDS * 1000, server.settings.max_timeout_seconds * 1000
+    )
+    return await _run_in_session(
+        request, fields, SessionCommandRequest(command=fields.command(), seconds=milliseconds / 1000)
+    )
+
+
+async def _run_in_session(
+    request: Request, fields: JsonFields, exec_request: SessionExecRequest | SessionCommandRequest
+) -> Response:
+    server = server_of(request)
     is_streamed = fields.boolean("stream", default="text/event-stream" in request.headers.get("accept", ""))
     session_id = request.path_params["session"]
     if is_streamed:

@@ -15,6 +15,8 @@ from antwort.sandbox.errors import Refused, TooLarge
 
 MAX_CODE_BYTES: Final = 5 << 20
 """As JSON it may be six times as long, and must still fit into one frame to the container."""
+MAX_COMMAND_BYTES: Final = 100 << 10
+"""Less than the 128 KiB that Linux allows for one argument of a program."""
 
 _MAX_DRAINED_BYTES: Final = 256 << 20
 _STALL_SECONDS: Final = 30.0
@@ -60,6 +62,21 @@ class JsonFields:
         if size > MAX_CODE_BYTES:
             raise TooLarge(f"code has {size} bytes, more than the limit of {MAX_CODE_BYTES}; send data as a file")
         return code
+
+    def command(self) -> str:
+        command = self.string("command", "")
+        if not command.strip():
+            raise Refused("command must be a non-empty string")
+        if "\0" in command:
+            raise Refused("command must not have NUL characters")
+        try:
+            size = len(command.encode())
+        except UnicodeEncodeError as error:
+            raise Refused(f"command is not valid text: {error}") from error
+        if size > MAX_COMMAND_BYTES:
+            limit = f"the limit of {MAX_COMMAND_BYTES}; write long files in several parts"
+            raise TooLarge(f"command has {size} bytes, more than {limit}")
+        return command
 
     def tenant(self) -> str:
         """The tenant of the code. Requests without one are of the same tenant, and share a zygote."""

@@ -43,6 +43,14 @@ class SessionExecRequest:
     requirements: list[str]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionCommandRequest:
+    """One shell command in a session."""
+
+    command: str
+    seconds: float
+
+
 @dataclass(slots=True)
 class SandboxSession:
     """A container that persists between requests."""
@@ -140,10 +148,18 @@ class Sessions:
         return container, session_packages
 
     async def execute(
-        self, session: SandboxSession, request: SessionExecRequest, on_output: OnOutput | None = None
+        self,
+        session: SandboxSession,
+        request: SessionExecRequest | SessionCommandRequest,
+        on_output: OnOutput | None = None,
     ) -> ExecReply:
-        """Install the packages of the request, then run its code; the time-out covers both."""
+        """Run a command; or install the packages of the request, then run its code: the time-out covers both."""
         try:
+            if isinstance(request, SessionCommandRequest):
+                async with session.lock:
+                    return await session.container.run_command(
+                        request.command, timeout=request.seconds, on_output=on_output
+                    )
             return await self._install_and_run(session, request, on_output)
         finally:
             if not session.container.alive:  # free its slot now instead of at the next sweep

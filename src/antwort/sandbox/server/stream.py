@@ -16,7 +16,7 @@ from antwort.net.sse import KEEP_ALIVE, encode_frame
 from antwort.sandbox.container.capture import StreamName
 from antwort.sandbox.errors import SandboxServerError
 
-from .sessions import SessionExecRequest, Sessions
+from .sessions import SessionCommandRequest, SessionExecRequest, Sessions
 
 _logger = logging.getLogger(__name__)
 
@@ -25,8 +25,10 @@ _KEEP_ALIVE_SECONDS: Final = 15.0
 INTERNAL_ERROR: Final = "the sandbox server itself failed; see its log"
 
 
-def stream_execution(sessions: Sessions, session_id: str, exec_request: SessionExecRequest) -> StreamingResponse:
-    """Run the code and send its output while it runs."""
+def stream_execution(
+    sessions: Sessions, session_id: str, exec_request: SessionExecRequest | SessionCommandRequest
+) -> StreamingResponse:
+    """Run the code or the command, and send its output while it runs."""
     return StreamingResponse(
         _frames(sessions, session_id, exec_request),
         media_type="text/event-stream",
@@ -34,7 +36,9 @@ def stream_execution(sessions: Sessions, session_id: str, exec_request: SessionE
     )
 
 
-async def _frames(sessions: Sessions, session_id: str, exec_request: SessionExecRequest) -> AsyncIterator[bytes]:
+async def _frames(
+    sessions: Sessions, session_id: str, exec_request: SessionExecRequest | SessionCommandRequest
+) -> AsyncIterator[bytes]:
     queue = _EventQueue()
 
     async def work() -> None:

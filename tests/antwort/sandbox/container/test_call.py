@@ -17,7 +17,7 @@ def anyio_backend():
 
 
 def make_call(timeout: float = 5, output_bytes: int = 1000, on_output=None) -> Call:
-    return Call("1 + 1", timeout=timeout, output_bytes=output_bytes, on_output=on_output)
+    return Call({"code": "1 + 1"}, timeout=timeout, output_bytes=output_bytes, on_output=on_output)
 
 
 REPLY = ExecReply(status="success", exit_code=0, result="2")
@@ -26,7 +26,7 @@ REPLY = ExecReply(status="success", exit_code=0, result="2")
 async def test_each_request_frame_has_its_own_token():
     first, second = make_call(), make_call()
     ((header, _),) = wire.Decoder().feed(first.frame)
-    assert header == {"call": first.token, "code": "1 + 1", "echo": True, "packages": None, "blobs": []}
+    assert header == {"call": first.token, "code": "1 + 1", "blobs": []}
     assert first.token != second.token
 
 

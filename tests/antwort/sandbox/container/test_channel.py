@@ -44,7 +44,7 @@ class Connection:
         return self
 
     async def send_call(self) -> Call:
-        call = Call("1", timeout=5, output_bytes=1000)
+        call = Call({"code": "1"}, timeout=5, output_bytes=1000)
         assert await self.channel.send_call(call)
         return call
 
@@ -169,13 +169,13 @@ async def test_closing_the_socket_breaks_the_channel(connection):
 
 async def test_sending_a_call_that_is_never_read_times_out(connection):
     await connection.set_up()
-    call = Call("#" * (4 << 20), timeout=0.2, output_bytes=1000)
+    call = Call({"code": "#" * (4 << 20)}, timeout=0.2, output_bytes=1000)
     assert not await connection.channel.send_call(call)
 
 
 async def test_a_long_call_is_sent_completely(connection):
     await connection.set_up()
-    call = Call("#" * (4 << 20), timeout=20, output_bytes=1000)
+    call = Call({"code": "#" * (4 << 20)}, timeout=20, output_bytes=1000)
     decoder = wire.Decoder()
 
     def read() -> int:

@@ -14,6 +14,7 @@ import pytest
 
 from antwort.sandbox import ContainerLimits, Pool, probe
 from antwort.sandbox.errors import Ended
+from antwort.sandbox.host.process import descendants
 
 pytestmark = pytest.mark.anyio
 
@@ -161,3 +162,82 @@ async def test_signals_that_the_server_ignores_are_not_ignored_in_the_container(
     finally:
         signal.signal(number, before)
     assert reply.reason == f"the interpreter was killed by {number.name}"
+
+
+async def test_a_command_has_its_own_process_directory_and_environment(pool):
+    container = await pool.create()
+    await container.execute("import os; os.chdir('/'); os.environ['X'] = '1'; os.environ.pop('PATH')", timeout=5)
+    reply = await container.run_command('pwd; echo "$X"; command -v env; exit 5', timeout=5)
+    assert (reply.status, reply.exit_code, reply.stdout) == ("exit", 5, "/mnt/data\n\n/usr/bin/env\n")
+    assert (await container.execute("os.getcwd()", timeout=5)).result == "'/'"
+
+
+async def test_streams_of_a_command_can_be_opened_by_their_paths(pool):
+    container = await pool.create()
+    reply = await container.run_command("echo a > /dev/stdout; echo b | tee /dev/stderr > /dev/null", timeout=5)
+    assert (reply.stdout, reply.stderr) == ("a\n", "b\n")
+
+
+async def test_output_of_a_command_is_streamed(pool):
+    container, seen = await pool.create(), []
+    await container.run_command("echo a; echo b >&2", timeout=5, on_output=lambda *piece: seen.append(piece))
+    assert sorted(seen) == [("stderr", "b\n"), ("stdout", "a\n")]
+
+
+async def test_a_command_that_is_killed_by_a_signal_has_the_exit_code_of_a_shell(pool):
+    container = await pool.create()
+    await container.execute("import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)", timeout=5)
+    assert (await container.run_command("kill -9 $$", timeout=5)).exit_code == 137
+    assert (await container.run_command("exit 7", timeout=5)).exit_code == 7
+
+
+async def test_a_command_past_its_timeout_is_killed_and_variables_stay(pool):
+    container = await pool.create()
+    await container.execute("x = 1", timeout=5)
+    reply = await container.run_command("echo a; setsid sleep 60 & sleep 60", timeout=0.3)
+    assert (reply.status, reply.stdout) == ("timeout", "a\n")
+    assert len(descendants(container.pids()[0])) == 2  # init and the interpreter
+    assert (await container.execute("x", timeout=5)).result == "1"
+
+
+async def test_a_background_process_of_a_command_goes_on(pool):
+    container = await pool.create()
+    reply = await container.run_command("(while [ ! -e go ]; do sleep 0.01; done; touch done) & echo begun", timeout=5)
+    assert (reply.status, reply.stdout) == ("exit", "begun\n")
+    reply = await container.run_command("touch go; while [ ! -e done ]; do sleep 0.01; done; echo done", timeout=5)
+    assert reply.stdout == "done\n"
+
+
+async def test_a_cancelled_command_is_killed_with_what_it_started(pool):
+    container = await pool.create()
+    begun = asyncio.Event()
+    running = asyncio.create_task(
+        container.run_command("echo a; setsid sleep 60 & sleep 60", timeout=60, on_output=lambda *_: begun.set())
+    )
+    await begun.wait()
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+    assert len(descendants(container.pids()[0])) == 2
+    assert (await container.run_command("echo b", timeout=5)).stdout == "b\n"
+
+
+async def test_a_command_is_interrupted(pool):
+    container = await pool.create()
+    begun = asyncio.Event()
+    running = asyncio.create_task(
+        container.run_command("echo a; sleep 60", timeout=60, on_output=lambda *_: begun.set())
+    )
+    await begun.wait()
+    assert container.interrupt()
+    assert (await running).status == "interrupted"
+
+
+async def test_commands_leave_no_descriptors(pool):
+    container = await pool.create()
+    await container.run_command("true", timeout=5)
+    before = resources()
+    for _ in range(5):
+        await container.run_command("echo x", timeout=5)
+    assert resources() == before
+    assert (await container.execute("import os; len(os.listdir('/proc/self/fd'))", timeout=5)).result == "5"
