@@ -88,12 +88,16 @@ class NetworkPolicy(Struct, forbid_unknown_fields=True):
     domain_secrets: list[dict[str, str]] | None = None
 
 
-class AutoContainer(Struct, tag_field="type", tag="auto", forbid_unknown_fields=True, omit_defaults=True):
+class AutoOptions(Struct, tag_field="type", forbid_unknown_fields=True, omit_defaults=True):
     """The latest container of the history, or a new one."""
 
     file_ids: Annotated[list[str], Meta(max_length=50)] | None = None
     memory_limit: MemoryLimit | None = None
     network_policy: NetworkPolicy | None = None
+
+
+class AutoContainer(AutoOptions, tag="auto"):
+    """The container of the code interpreter."""
 
 
 class CodeInterpreterTool(_Tool, tag="code_interpreter", omit_defaults=True):
@@ -167,10 +171,63 @@ class DatedWebSearchPreviewTool(_AnyWebSearchTool, tag="web_search_preview_2025_
     """A dated version of that."""
 
 
-class ShellTool(_Tool, tag="shell"):
+class SkillArchive(Struct, tag_field="type", tag="base64", forbid_unknown_fields=True):
+    """The files of a skill: a ZIP archive as base64."""
+
+    media_type: Literal["application/zip"]
+    data: str
+
+
+class InlineSkill(Struct, tag_field="type", tag="inline", forbid_unknown_fields=True):
+    """A skill that the request brings."""
+
+    name: str
+    description: str
+    source: SkillArchive
+
+
+class SkillReference(Struct, tag_field="type", tag="skill_reference", forbid_unknown_fields=True, omit_defaults=True):
+    """A skill of `/v1/skills`. `version` is a number or `latest`; without it, the default version."""
+
+    skill_id: str
+    version: str | int | None = None
+
+
+class LocalSkill(Struct, forbid_unknown_fields=True):
+    """A skill on the machine of the client."""
+
+    name: str
+    description: str
+    path: str
+
+
+Skill: TypeAlias = InlineSkill | SkillReference
+MAX_SKILLS: Final = 200
+Skills: TypeAlias = Annotated[list[Skill], Meta(max_length=MAX_SKILLS)]
+
+
+class AutoEnvironment(AutoOptions, tag="container_auto"):
+    """The container of the shell."""
+
+    skills: Skills | None = None
+
+
+class ReferencedEnvironment(Struct, tag_field="type", tag="container_reference", forbid_unknown_fields=True):
+    """A container of `/v1/containers`."""
+
+    container_id: str
+
+
+class LocalEnvironment(Struct, tag_field="type", tag="local", forbid_unknown_fields=True, omit_defaults=True):
+    """The machine of the client, which runs the commands."""
+
+    skills: Annotated[list[LocalSkill], Meta(max_length=MAX_SKILLS)] | None = None
+
+
+class ShellTool(_Tool, tag="shell", omit_defaults=True):
     """A shell, in a container or on the client."""
 
-    environment: dict[str, Any] | None = None
+    environment: AutoEnvironment | ReferencedEnvironment | LocalEnvironment | None = None
     allowed_callers: list[str] | None = None
 
 

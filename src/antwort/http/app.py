@@ -51,6 +51,8 @@ from antwort.telemetry import Metrics, log
 from antwort.tools import FunctionProvider, ToolRegistry
 from antwort.tools.builtins.codeinterpreter import CodeInterpreterProvider
 from antwort.tools.builtins.mcp import McpProvider, open_mcp
+from antwort.tools.builtins.container import ResponseContainers
+from antwort.tools.builtins.shell import ShellProvider
 from antwort.tools.builtins.websearch import OpenedWebSearch, WebSearchProvider, open_web_search
 from antwort.tools.client_run import ClientRunProvider, LocalShellProvider
 
@@ -256,7 +258,12 @@ def _providers(
 ) -> Iterator[FunctionProvider]:
     """The hosted tools of the configuration."""
     if running is not None:
-        yield CodeInterpreterProvider(running, store, config.providers.code_interpreter, config.containers.tiers)
+        shared, settings = (
+            ResponseContainers(running, store, config.containers.tiers),
+            config.providers.code_interpreter,
+        )
+        yield CodeInterpreterProvider(shared, settings)
+        yield ShellProvider(shared, settings)
     if web_search is not None:
         yield web_search
     if mcp is not None:

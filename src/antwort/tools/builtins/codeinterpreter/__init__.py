@@ -1,11 +1,10 @@
 """Code interpreter: runs the Python code of the model in a container.
 
     types        the function that the model sees, and its arguments
-    provider     prepares it for a response: validation, container, names of the files
-    prepared     the state of one response: container, files, executions
+    provider     prepares it for a response
+    prepared     executes the calls of one response, in its container (`antwort.tools.builtins.container`)
     call         one call, from the first character of its code to its item
     results      the item of a call, and the text that the model reads
-    citations    annotations of files in the model's text
 
 The client of the sandboxes is `antwort.containers.sandboxes`: containers outlive a
 response, and this tool does not.

@@ -18,6 +18,7 @@ from antwort.containers.sandboxes.port import ExecutionResult, Figure, TextFile
 from antwort.engine.ports import ToolDone
 from antwort.engine.stores import ContainerFileRecord
 from antwort.engine.truncate import truncate_bytes, truncate_chars
+from antwort.tools.builtins.container.container import STATE_LOST
 
 _NO_OUTPUT: Final = "(no output)"
 _MAX_LISTED_FILES: Final = 20
@@ -27,7 +28,6 @@ SANDBOX_RESTARTED: Final = (
     "The user's own files are copied there again; define again what else you need.]"
 )
 _STATE_KEPT: Final = "Variables and files are as they were when it was stopped."
-STATE_LOST: Final = "Its variables and files are gone; the next call starts in an empty sandbox."
 
 
 def from_result(

@@ -19,6 +19,7 @@ from antwort.engine.stores import Owner, PageQuery, StoreFault
 from antwort.tools.builtins.codeinterpreter.prepared import PreparedCodeInterpreter
 from antwort.tools.builtins.codeinterpreter.provider import CodeInterpreterProvider
 from antwort.tools.builtins.codeinterpreter.types import SPEC
+from antwort.tools.builtins.container import ResponseContainers
 
 pytestmark = pytest.mark.anyio
 
@@ -46,7 +47,7 @@ async def env(sandboxes, tmp_path):
 def provider(env: ContainerEnv, tiers: tuple[str, ...] = ("1g", "4g"), **settings) -> CodeInterpreterProvider:
     if settings:
         env.containers = env.restart(**settings)
-    return CodeInterpreterProvider(env.containers, env.store, CodeInterpreterSettings(), tiers)
+    return CodeInterpreterProvider(ResponseContainers(env.containers, env.store, tiers), CodeInterpreterSettings())
 
 
 async def prepared(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from antwort.api.items import InputFile, Item, read
-from antwort.tools.builtins.codeinterpreter.attachments import (
+from antwort.tools.builtins.container.attachments import (
     attached_files,
     containers_in,
     items_since_last_use,

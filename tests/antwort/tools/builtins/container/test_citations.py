@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from antwort.engine.stores import ContainerFileRecord
-from antwort.tools.builtins.codeinterpreter.citations import cite
+from antwort.tools.builtins.container.citations import cite
 
 REFERENCE = Path(__file__).parents[5].parent / "shared" / "reference"
 

@@ -1,0 +1,47 @@
+"""Provider of the shell: prepares it, in the container of a response."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from antwort.api.errors import invalid
+from antwort.api.tools import AutoEnvironment, ReferencedEnvironment, ShellTool, ToolDeclaration
+from antwort.config import CodeInterpreterSettings
+from antwort.engine.ports import PreparedTool, ToolContext
+from antwort.tools.builtins.container import ResponseContainers
+from antwort.tools.builtins.shell.prepared import PreparedShell
+from antwort.tools.builtins.shell.types import NAME
+
+
+class ShellProvider:
+    """`FunctionProvider` of `shell`."""
+
+    name = NAME
+    tools = (NAME,)
+
+    def __init__(self, containers: ResponseContainers, settings: CodeInterpreterSettings) -> None:
+        self._containers = containers
+        self._settings = settings
+
+    def routes(self) -> Sequence[Any]:
+        return ()
+
+    def metrics(self) -> Sequence[Any]:
+        """None: `Containers` has the metrics of executions."""
+        return ()
+
+    async def aclose(self) -> None:
+        """Holds nothing: containers outlive responses."""
+
+    async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> PreparedTool:
+        assert isinstance(tool, ShellTool)  # noqa: S101 - the only type in `tools`
+        match tool.environment:
+            case AutoEnvironment() as auto:
+                container = await self._containers.prepare(auto, f"{param}.environment", context)
+            case ReferencedEnvironment(container_id=named):
+                container = await self._containers.prepare(named, f"{param}.environment", context)
+            case _:
+                message = "This server runs 'shell' only with an environment of the type 'container_auto' or "
+                raise invalid(f"{message}'container_reference'.", param=f"{param}.environment")
+        return PreparedShell(container, self._settings)
