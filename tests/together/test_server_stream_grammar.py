@@ -294,8 +294,52 @@ CANCELLED["cancelled mcp_call"] = Scenario(
     [[call_function("crm__wait")]], [LISTED, f"{MCP_CALL} incomplete"], {"tools": [MCP]}
 )
 
+SHELL, OUTPUT = "shell_call", "shell_call_output"
+SHELLING: dict[str, Any] = {"tools": [{"type": "shell", "environment": {"type": "container_auto"}}, AUTO, ADD]}
+
+
+def shell(*commands: str, **more: int) -> dict[str, Any]:
+    return {"call": {"name": "shell", "arguments": {"commands": list(commands), **more}}}
+
+
+BROKEN_SHELL = {"call": {"name": "shell", "arguments": '{"commands": ["echo 1'}}
+SCENARIOS |= {
+    "shell": Scenario(
+        [[{"reasoning": "Hm."}, shell("echo a; echo b >&2", "exit 3")], DONE],
+        ["reasoning", SHELL, OUTPUT, MESSAGE],
+        SHELLING,
+    ),
+    "shell command that times out": Scenario(
+        [[shell("sleep 60", timeout_ms=200)], DONE], [SHELL, OUTPUT, MESSAGE], SHELLING
+    ),
+    "shell with a citation": Scenario(
+        [[shell("echo 1 > a.txt")], [{"text": "See [a](sandbox:/mnt/data/a.txt)."}]],
+        [SHELL, OUTPUT, MESSAGE],
+        SHELLING,
+    ),
+    "parallel shell calls and code": Scenario(
+        [[shell("echo 1 > a"), call("open('a').read()"), shell("cat a")], DONE],
+        [SHELL, OUTPUT, CODE, SHELL, OUTPUT, MESSAGE],
+        SHELLING,
+    ),
+    "shell, then function call": Scenario([[shell("true"), add(1)]], [SHELL, OUTPUT, FUNCTION], SHELLING),
+    "more shell calls than max_tool_calls": Scenario(
+        [[shell("true"), shell("false")], DONE], [SHELL, OUTPUT, MESSAGE], {**SHELLING, "max_tool_calls": 1}
+    ),
+    "shell with broken arguments": Scenario([[BROKEN_SHELL], DONE], [SHELL, OUTPUT, MESSAGE], SHELLING),
+    "shell with a command in place of the list": Scenario(
+        [[{"call": {"name": "shell", "arguments": {"command": "echo 1"}}}], DONE], [SHELL, OUTPUT, MESSAGE], SHELLING
+    ),
+    "shell cut off by max_output_tokens": Scenario(
+        [[shell("true"), add(1)]], [f"{SHELL} incomplete", FUNCTION], SHELLING, "incomplete", "length"
+    ),
+    "error in a shell call": Scenario([[shell("true"), fault()]], [f"{SHELL} incomplete"], SHELLING, end="failed"),
+}
+CANCELLED["cancelled shell command"] = Scenario(
+    [[shell("echo begun; sleep 600")]], [SHELL, f"{OUTPUT} incomplete"], SHELLING
+)
+
 UNAVAILABLE: dict[str, dict[str, Any]] = {
-    "shell": {"type": "shell", "environment": {"type": "container_auto"}},
     "file_search": {"type": "file_search", "vector_store_ids": ["vs_1"]},
     "image_generation": {"type": "image_generation"},
     "programmatic_tool_calling": {"type": "programmatic_tool_calling"},
@@ -411,6 +455,7 @@ LAST_EVENTS = {
     "cancelled call of the local shell": "response.shell_call_command.delta",
     "cancelled web_search": "response.web_search_call.searching",
     "cancelled mcp_call": "response.mcp_call_arguments.done",
+    "cancelled shell command": "response.shell_call_output_content.delta",
 }
 
 

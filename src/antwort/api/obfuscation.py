@@ -7,6 +7,7 @@ import secrets
 _STEP = 32
 _NOISE = secrets.token_hex(_STEP).encode()
 _EMPTY_FIELD = len(b',"obfuscation":""')
+_NOT_PADDED = b".shell_call_output_content.delta"  # its delta is an object; OpenAI does not pad it
 _END = b"}\n\n"
 
 
@@ -15,7 +16,8 @@ def obfuscate(frame: bytes) -> bytes:
 
     The content of the padding is irrelevant, so every frame uses parts of the same random text.
     """
-    if not frame[: frame.find(b"\n")].endswith(b".delta"):
+    name = frame[: frame.find(b"\n")]
+    if not name.endswith(b".delta") or name.endswith(_NOT_PADDED):
         return frame
     padding = _NOISE[: -(len(frame) + _EMPTY_FIELD) % _STEP]
     return frame.removesuffix(_END) + b',"obfuscation":"' + padding + b'"' + _END

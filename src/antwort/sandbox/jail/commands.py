@@ -21,7 +21,8 @@ class CommandRunner:
 
     def __init__(self) -> None:
         self._directory = os.getcwd()  # noqa: PTH109 - a string
-        self._environment = dict(os.environ)
+        # A file that is edited twice within a second would be run from the bytecode of its first version.
+        self._environment = {"PYTHONDONTWRITEBYTECODE": "1", **os.environ}
         self._start = subprocess.Popen[bytes]
         self._process: subprocess.Popen[bytes] | None = None
         self._is_stopped = False

@@ -103,10 +103,11 @@ class ShellCall(CallDefaults):
         return events
 
     def _rest_events(self) -> list[Progress]:
-        """The events of the commands that were not streamed: those that were not written as a list of strings."""
+        """The events of commands that were not streamed to their end: those of invalid JSON, or not in a list."""
         events: list[Progress] = []
-        for index in range(self._ended, len(self._action.commands)):
-            command = self._action.commands[index]
+        commands = self._action.commands or tuple(self._streamed)
+        for index in range(self._ended, len(commands)):
+            command = commands[index]
             written = self._streamed[index] if index < len(self._streamed) else ""
             rest = command.removeprefix(written)
             events += self._part_events(ListItem(index, rest, is_end=True))
@@ -118,23 +119,24 @@ class ShellCall(CallDefaults):
         try:
             self._action = read_action("".join(self._arguments))
         except BadCommands as error:
-            yield self.failed(str(error))
-            return
+            self._unavailable = str(error)
         for event in self._rest_events():
             yield event
-        if self._unavailable or self._container_id is None:
-            yield self.failed(self._unavailable)
-            return
         outputs: list[CommandOutput] = []
         self._outputs = outputs
         yield NextItem(self._call_item("completed"), self._output_item("completed"))
+        if self._unavailable or self._container_id is None:
+            outputs.append(interrupted_output("", "", self._unavailable))
+            yield _output_event("done", 0, output=[outputs[0].entry()])
+            yield self._done("completed")
+            return
         for command in self._action.commands:
             async with aclosing(self._run_command(self._container_id, len(outputs), command)) as events:
                 async for event in events:
                     yield event
             if self._is_broken:
                 break
-        yield self._done("incomplete" if self._is_broken else "completed")
+        yield self._done("completed")
 
     async def _run_command(self, container_id: str, index: int, command: str) -> AsyncGenerator[Progress, None]:
         limit, output = self._action.max_output_length, None
@@ -156,7 +158,7 @@ class ShellCall(CallDefaults):
             reason = self._runner.note_error(error)
             self._is_broken = self._is_broken or output is None
             stdout, stderr = ("".join(printed[stream]) for stream in ("stdout", "stderr"))
-            output = output or interrupted_output(stdout, stderr, reason, max_length=limit)
+            output = output or interrupted_output(stdout, stderr, reason, limit)
         if output is not None:
             assert self._outputs is not None  # noqa: S101 - set by the caller
             self._outputs.append(output)

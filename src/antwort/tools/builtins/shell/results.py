@@ -11,7 +11,7 @@ from antwort.containers.sandboxes.port import ExecutionResult
 from antwort.engine.truncate import truncate_bytes, truncate_chars
 
 _NO_EXIT_CODE: Final = -1
-"""The exit code of a command that did not end by itself."""
+"""The exit code where no command has ended by itself."""
 _MAX_LISTED_FILES: Final = 20
 
 SANDBOX_RESTARTED: Final = (
@@ -51,8 +51,8 @@ def command_output(result: ExecutionResult, *, max_bytes: int, max_length: int |
     return _truncated(CommandOutput(stdout, stderr, exit_code), max_length)
 
 
-def interrupted_output(stdout: str, stderr: str, reason: str, *, max_length: int | None) -> CommandOutput:
-    """The output of a command whose result is not known."""
+def interrupted_output(stdout: str, stderr: str, reason: str, max_length: int | None = None) -> CommandOutput:
+    """The output of a command that was not run, or whose result is not known."""
     return _truncated(CommandOutput(stdout, _join(stderr, f"[{reason}]"), _NO_EXIT_CODE), max_length)
 
 
