@@ -370,9 +370,101 @@ class ContainerUse(Struct, frozen=True):
 class OverQuota(Exception):
     """An owner would exceed the quota `what`: the client's fault."""
 
-    def __init__(self, what: Literal["containers", "memory", "disk"]) -> None:
+    def __init__(self, what: Literal["containers", "memory", "disk", "skills"]) -> None:
         super().__init__(f"over the quota of {what}")
-        self.what: Literal["containers", "memory", "disk"] = what
+        self.what: Literal["containers", "memory", "disk", "skills"] = what
+
+
+class SkillQuota(Struct, frozen=True):
+    """The most that one owner may store."""
+
+    skills: int
+    versions: int
+    """Of all skills together."""
+    bytes: int
+    """Of the archives of all versions."""
+
+
+class SkillRecord(Struct, frozen=True, kw_only=True):
+    """A skill. Name and description are those of its default version."""
+
+    id: str
+    created_at: int
+    default_version: int
+    latest_version: int
+    name: str
+    description: str
+
+
+class SkillVersionRecord(Struct, frozen=True, kw_only=True):
+    """A version of a skill, without its archive."""
+
+    id: str
+    skill_id: str
+    name: str
+    description: str
+    created_at: int
+    version: int = 1
+    bytes: int = 0
+
+
+class ContainerSkill(Struct, frozen=True):
+    """A skill of a container, with its ZIP archive."""
+
+    name: str
+    description: str
+    bundle: bytes = b""
+
+
+class SkillStore(Protocol):
+    """Store of skills with their versions, and of the skills of containers, which are copies."""
+
+    async def create_skill(
+        self, owner: Owner, skill_id: str, version: SkillVersionRecord, bundle: bytes, most: SkillQuota
+    ) -> None:
+        """Store a skill with its first version, which is the default; `OverQuota`."""
+        ...
+
+    async def add_skill_version(
+        self,
+        owner: Owner,
+        skill_id: str,
+        version: SkillVersionRecord,
+        bundle: bytes,
+        most: SkillQuota,
+        *,
+        is_default: bool,
+    ) -> int | None:
+        """Store the next version; its number, or None if there is no such skill. A number is not used twice."""
+        ...
+
+    async def get_skill(self, owner: Owner, skill_id: str) -> SkillRecord | None: ...
+
+    async def list_skills(self, owner: Owner, query: PageQuery) -> RecordPage: ...
+
+    async def set_default_skill_version(self, owner: Owner, skill_id: str, version: int) -> SkillRecord | None: ...
+
+    async def delete_skill(self, owner: Owner, skill_id: str) -> bool: ...
+
+    async def get_skill_version(self, owner: Owner, skill_id: str, version: int) -> SkillVersionRecord | None: ...
+
+    async def list_skill_versions(self, owner: Owner, skill_id: str, query: PageQuery) -> RecordPage | None: ...
+
+    async def delete_skill_version(self, owner: Owner, skill_id: str, version: int) -> bool:
+        """Delete a version; False if there is none, or if it is the default one."""
+        ...
+
+    async def read_skill(self, owner: Owner, skill_id: str, version: int) -> bytes | None:
+        """The ZIP archive of a version."""
+        ...
+
+    async def set_container_skills(self, owner: Owner, container_id: str, bundles: Sequence[ContainerSkill]) -> None:
+        """Replace the skills of a container. They are deleted with it, and when it expires."""
+        ...
+
+    async def container_skills(
+        self, owner: Owner, container_id: str, *, with_bundles: bool = False
+    ) -> list[ContainerSkill]: ...
 
 
 class ContainerStore(Protocol):
@@ -488,7 +580,7 @@ class ContainerStore(Protocol):
     async def get_container_file(self, owner: Owner, container_id: str, file_id: str) -> ContainerFileRecord | None: ...
 
 
-class Store(ResponseStore, ConversationStore, FileStore, ContainerStore, Protocol):
+class Store(ResponseStore, ConversationStore, FileStore, ContainerStore, SkillStore, Protocol):
     """The complete store."""
 
     @property

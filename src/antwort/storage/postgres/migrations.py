@@ -196,12 +196,56 @@ _IDENTITY: tuple[LiteralString, ...] = (
     "INSERT INTO store_identity (id) VALUES (md5(random()::text || clock_timestamp()::text || random()::text))",
 )
 
+_SKILLS: tuple[LiteralString, ...] = (
+    """
+    CREATE TABLE skills (
+        key BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        tenant TEXT NOT NULL,
+        key_id TEXT NOT NULL,
+        id TEXT NOT NULL,
+        created_at BIGINT NOT NULL,
+        default_version BIGINT NOT NULL,
+        last_version BIGINT NOT NULL DEFAULT 1, -- of all that there were: a number is not used twice
+        UNIQUE (tenant, id)
+    )
+    """,
+    """
+    CREATE TABLE skill_versions (
+        key BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+        tenant TEXT NOT NULL,
+        skill BIGINT NOT NULL REFERENCES skills (key) ON DELETE CASCADE,
+        id TEXT NOT NULL,
+        version BIGINT NOT NULL,
+        name TEXT NOT NULL,
+        description TEXT NOT NULL,
+        created_at BIGINT NOT NULL,
+        bytes BIGINT NOT NULL,
+        body BYTEA NOT NULL, -- a ZIP archive
+        UNIQUE (skill, version)
+    )
+    """,
+    "CREATE INDEX skill_versions_by_tenant ON skill_versions (tenant)",
+    # Copies: a container keeps its skills when they are changed or deleted.
+    """
+    CREATE TABLE container_skills (
+        tenant TEXT NOT NULL,
+        container BIGINT NOT NULL REFERENCES containers (key) ON DELETE CASCADE,
+        number BIGINT NOT NULL,
+        name TEXT NOT NULL,
+        description TEXT NOT NULL,
+        body BYTEA NOT NULL,
+        PRIMARY KEY (container, number)
+    )
+    """,
+)
+
 MIGRATIONS: tuple[Sequence[LiteralString], ...] = (
     _FIRST,
     _CHECKPOINTS,
     _REPLICAS,
     _CONTAINERS_OF_REPLICAS,
     _IDENTITY,
+    _SKILLS,
 )
 """The statements of each step."""
 

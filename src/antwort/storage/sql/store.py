@@ -17,6 +17,7 @@ from antwort.engine.stores import (
     ClaimedResponse,
     ContainerFileRecord,
     ContainerRecord,
+    ContainerSkill,
     ContainerUse,
     ContentFault,
     ConversationRecord,
@@ -26,12 +27,15 @@ from antwort.engine.stores import (
     RecordPage,
     ReplicaUse,
     SandboxRef,
+    SkillQuota,
+    SkillRecord,
+    SkillVersionRecord,
     StoredResponse,
     StoredStep,
     StoreFault,
 )
 from antwort.storage.blobs import BlobStore
-from antwort.storage.sql import containers, conversations, files, identity, replicas, responses
+from antwort.storage.sql import containers, conversations, files, identity, replicas, responses, skills
 from antwort.storage.sql.columns import item_rows
 from antwort.storage.sql.database import Committed, Database
 from antwort.storage.sql.rows import Rows, TenantRows
@@ -316,7 +320,12 @@ class SqlStore:
         return await self._database.read(owner, lambda rows: containers.use(rows, now))
 
     async def expire_containers(self, now: float) -> list[tuple[Owner, ContainerRecord]]:
-        return await self._database.write_all_tenants(lambda rows: containers.expire(rows, now))
+        def expire(rows: Rows) -> list[tuple[Owner, ContainerRecord]]:
+            expired = containers.expire(rows, now)
+            skills.delete_of_expired(rows)
+            return expired
+
+        return await self._database.write_all_tenants(expire)
 
     async def expire_least_recently_used(
         self, owner: Owner, name: str, now: float, use: ReplicaUse, excluded: Sequence[str] = ()
@@ -350,6 +359,62 @@ class SqlStore:
 
     async def get_container_file(self, owner: Owner, container_id: str, file_id: str) -> ContainerFileRecord | None:
         return await self._database.read(owner, lambda rows: containers.get_file(rows, container_id, file_id))
+
+    # ── skills ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def create_skill(
+        self, owner: Owner, skill_id: str, version: SkillVersionRecord, bundle: bytes, most: SkillQuota
+    ) -> None:
+        await self._database.write(owner, lambda rows: skills.create(rows, skill_id, version, bundle, most))
+
+    async def add_skill_version(
+        self,
+        owner: Owner,
+        skill_id: str,
+        version: SkillVersionRecord,
+        bundle: bytes,
+        most: SkillQuota,
+        *,
+        is_default: bool,
+    ) -> int | None:
+        return await self._database.write(
+            owner, lambda rows: skills.add_version(rows, skill_id, version, bundle, most, is_default=is_default)
+        )
+
+    async def get_skill(self, owner: Owner, skill_id: str) -> SkillRecord | None:
+        return await self._database.read(owner, lambda rows: skills.get(rows, skill_id))
+
+    async def list_skills(self, owner: Owner, query: PageQuery) -> RecordPage:
+        return await self._database.read(owner, lambda rows: skills.skill_page(rows, query))
+
+    async def set_default_skill_version(self, owner: Owner, skill_id: str, version: int) -> SkillRecord | None:
+        return await self._database.write(owner, lambda rows: skills.set_default(rows, skill_id, version))
+
+    async def delete_skill(self, owner: Owner, skill_id: str) -> bool:
+        return await self._database.write(owner, lambda rows: rows.delete("skills", skill_id))
+
+    async def get_skill_version(self, owner: Owner, skill_id: str, version: int) -> SkillVersionRecord | None:
+        return await self._database.read(owner, lambda rows: skills.get_version(rows, skill_id, version))
+
+    async def list_skill_versions(self, owner: Owner, skill_id: str, query: PageQuery) -> RecordPage | None:
+        return await self._database.read(owner, lambda rows: skills.version_page(rows, skill_id, query))
+
+    async def delete_skill_version(self, owner: Owner, skill_id: str, version: int) -> bool:
+        return await self._database.write(owner, lambda rows: skills.delete_version(rows, skill_id, version))
+
+    async def read_skill(self, owner: Owner, skill_id: str, version: int) -> bytes | None:
+        return await self._database.read(owner, lambda rows: skills.read(rows, skill_id, version))
+
+    async def set_container_skills(self, owner: Owner, container_id: str, bundles: Sequence[ContainerSkill]) -> None:
+        given = list(bundles)
+        await self._database.write(owner, lambda rows: skills.put_in_container(rows, container_id, given))
+
+    async def container_skills(
+        self, owner: Owner, container_id: str, *, with_bundles: bool = False
+    ) -> list[ContainerSkill]:
+        return await self._database.read(
+            owner, lambda rows: skills.of_container(rows, container_id, with_bundles=with_bundles)
+        )
 
 
 class _BlobDeletion:

@@ -173,6 +173,49 @@ _IDENTITY = (
     "INSERT INTO store_identity (id) VALUES (lower(hex(randomblob(16))))",
 )
 
+_SKILLS = (
+    """
+    CREATE TABLE skills (
+        key INTEGER PRIMARY KEY,
+        tenant TEXT NOT NULL,
+        key_id TEXT NOT NULL,
+        id TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        default_version INTEGER NOT NULL,
+        last_version INTEGER NOT NULL DEFAULT 1, -- of all that there were: a number is not used twice
+        UNIQUE (tenant, id)
+    )
+    """,
+    """
+    CREATE TABLE skill_versions (
+        key INTEGER PRIMARY KEY,
+        tenant TEXT NOT NULL,
+        skill INTEGER NOT NULL REFERENCES skills (key) ON DELETE CASCADE,
+        id TEXT NOT NULL,
+        version INTEGER NOT NULL,
+        name TEXT NOT NULL,
+        description TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        bytes INTEGER NOT NULL,
+        body BLOB NOT NULL, -- a ZIP archive
+        UNIQUE (skill, version)
+    )
+    """,
+    "CREATE INDEX skill_versions_by_tenant ON skill_versions (tenant)",
+    # Copies: a container keeps its skills when they are changed or deleted.
+    """
+    CREATE TABLE container_skills (
+        tenant TEXT NOT NULL,
+        container INTEGER NOT NULL REFERENCES containers (key) ON DELETE CASCADE,
+        number INTEGER NOT NULL,
+        name TEXT NOT NULL,
+        description TEXT NOT NULL,
+        body BLOB NOT NULL,
+        PRIMARY KEY (container, number)
+    )
+    """,
+)
+
 MIGRATIONS: tuple[Sequence[str], ...] = (
     (*_RESPONSES, *_CONVERSATIONS, *_FILES),
     _CONTAINERS,
@@ -180,6 +223,7 @@ MIGRATIONS: tuple[Sequence[str], ...] = (
     _REPLICAS,
     _CONTAINERS_OF_REPLICAS,
     _IDENTITY,
+    _SKILLS,
 )
 """The statements of each step. The first step creates version 1 in an empty file."""
 

@@ -55,6 +55,9 @@ TABLES: Final = (
         parents={"container": "containers"},
         condition="container IN (SELECT key FROM containers WHERE status = 'expired')",
     ),
+    Table("container_skills", order=("container", "number"), parents={"container": "containers"}),
+    Table("skills"),
+    Table("skill_versions", parents={"skill": "skills"}),
 )
 
 NOT_EXPORTED: Final = {

@@ -24,6 +24,7 @@ from antwort.testing.store.conversations import ConversationConformance
 from antwort.testing.store.files import FileConformance
 from antwort.testing.store.replicas import ReplicaConformance
 from antwort.testing.store.responses import ResponseConformance
+from antwort.testing.store.skills import SkillConformance
 
 __all__ = [
     "ContainerConformance",
@@ -31,9 +32,12 @@ __all__ = [
     "FileConformance",
     "ReplicaConformance",
     "ResponseConformance",
+    "SkillConformance",
     "StoreConformance",
 ]
 
 
-class StoreConformance(ResponseConformance, ConversationConformance, FileConformance, ContainerConformance):
+class StoreConformance(
+    ResponseConformance, ConversationConformance, FileConformance, ContainerConformance, SkillConformance
+):
     """All conformance tests. Subclass it and implement `open`."""
