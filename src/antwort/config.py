@@ -275,6 +275,16 @@ class ContainersSettings(_Section):
     """The memory limits that a request may set. The first is the default."""
 
 
+class SkillsSettings(_Section):
+    """Configuration: quotas for the skills that one tenant stores."""
+
+    max_skills: Positive = 100
+    max_versions: Positive = 1000
+    """Of all skills together."""
+    max_bytes: Positive = 256 * 1024 * 1024
+    """Bytes of the archives of all versions."""
+
+
 class ToolsSettings(_Section):
     """Configuration: the tools that requests declare."""
 
@@ -355,6 +365,7 @@ class Config(_Section):
     engine: EngineSettings = field(default_factory=EngineSettings)
     compaction: CompactionSettings = field(default_factory=CompactionSettings)
     containers: ContainersSettings = field(default_factory=ContainersSettings)
+    skills: SkillsSettings = field(default_factory=SkillsSettings)
     tools: ToolsSettings = field(default_factory=ToolsSettings)
     providers: ProvidersSettings = field(default_factory=ProvidersSettings)
     fetch: FetchSettings = field(default_factory=FetchSettings)

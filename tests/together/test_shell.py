@@ -257,7 +257,7 @@ def test_a_command_that_ends_the_sandbox(client):
 def test_a_sandbox_server_that_dies_during_a_command(server, client):
     if server.cluster is not None:
         pytest.skip("the pods are restarted by the cluster")
-    outputs = []
+    outputs, response = [], None
     with client.responses.create(model="slow", input="x", tools=[SHELL], stream=True) as events:
         for event in events:
             if event.type == "response.shell_call_output_content.delta" and not outputs:
@@ -266,8 +266,9 @@ def test_a_sandbox_server_that_dies_during_a_command(server, client):
                 os.kill(sandbox_pid(server), signal.SIGKILL)
             if event.type == "response.shell_call_output_content.done":
                 outputs.append(event.to_dict()["output"][0])
-        response = event.response
+            response = getattr(event, "response", response)
 
+    assert response is not None
     assert [output["stdout"] for output in outputs] == ["begun\n"], "the second command is not run"
     assert "lost" in outputs[0]["stderr"]
     assert outputs[0]["outcome"] == {"type": "exit", "exit_code": -1}
@@ -276,7 +277,10 @@ def test_a_sandbox_server_that_dies_during_a_command(server, client):
 
 
 def test_a_cancelled_response_ends_its_command(client):
-    response = client.responses.create(model="slow", input="x", tools=[SHELL], background=True, stream=True)
+    response, identifier = (
+        client.responses.create(model="slow", input="x", tools=[SHELL], background=True, stream=True),
+        "",
+    )
     with response as events:
         for event in events:
             if event.type == "response.created":
@@ -297,6 +301,7 @@ def test_a_killed_server_does_not_run_the_command_again(tmp_path):
     )
     with code_server("local", tmp_path, script=SCRIPT, models=models) as server:
         with server.client() as client:
+            identifier = ""
             events = client.responses.create(model="counting", input="x", tools=[SHELL], background=True, stream=True)
             for event in events:
                 if event.type == "response.created":

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from antwort.api.errors import invalid
 from antwort.api.objects import Page
-from antwort.api.tools import NetworkPolicy
+from antwort.api.tools import NetworkPolicy, Skills
 
 
 class ExpiresAfter(Struct, forbid_unknown_fields=True):
@@ -26,7 +26,7 @@ class CreateContainer(Struct, forbid_unknown_fields=True, kw_only=True):
     file_ids: Annotated[list[str], Meta(max_length=50)] | None = None
     memory_limit: str | None = None
     network_policy: NetworkPolicy | None = None
-    skills: list[dict[str, Any]] | None = None
+    skills: Skills | None = None
 
 
 class AddContainerFile(Struct, forbid_unknown_fields=True):
@@ -144,5 +144,3 @@ def check(request: CreateContainer) -> None:
             "Containers of this server have no network: 'network_policy' can only be {'type': 'disabled'}.",
             param="network_policy.type",
         )
-    if request.skills:
-        raise invalid("Containers of this server have no skills: omit 'skills'.", param="skills")

@@ -8,6 +8,7 @@ from typing import Final, Literal, TypeAlias
 Prefix: TypeAlias = Literal[
     "resp_", "msg_", "rs_", "fc_", "call_", "ctc_", "ci_", "fs_", "ws_", "sh_", "sho_", "lsh_", "apc_", "cu_", "ig_",
     "cmp_", "mcpl_", "mcpr_", "mcp_", "cntr_", "cfile_", "file-", "vs_", "conv_", "req_", "tsc_", "tso_", "at_", "rep_",
+    "skill_", "skillver_",
 ]  # fmt: skip
 
 ITEM_PREFIXES: Final[dict[str, Prefix]] = {

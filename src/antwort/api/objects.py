@@ -72,7 +72,9 @@ class Deleted(Struct, kw_only=True):
     """A deleted object."""
 
     id: str
-    object: Literal["response", "conversation.deleted", "file", "container.deleted", "container.file.deleted"]
+    object: Literal[
+        "response", "conversation.deleted", "file", "container.deleted", "container.file.deleted", "skill.deleted"
+    ]
     deleted: bool = True
 
 

@@ -44,6 +44,7 @@ from antwort.engine.stores import (
     AUTO_CONTAINER,
     ContainerFileRecord,
     ContainerRecord,
+    ContainerSkill,
     ContainerUse,
     FileRecord,
     OverQuota,
@@ -76,6 +77,8 @@ class ContainerSpec(Struct, frozen=True, kw_only=True):
     """Idle time until it expires."""
     file_ids: Sequence[str] = ()
     """Uploaded files to copy into it."""
+    skills: Sequence[ContainerSkill] = ()
+    """Skills that it gets, with their archives."""
 
 
 class Containers:
@@ -127,6 +130,8 @@ class Containers:
         await self._disk.check(owner, sum(file.bytes for file in files))
         with self.using(owner, record.id):  # from the start, or another new container could evict it
             record = await self._write(owner, record)
+            if spec.skills:
+                await self._store.set_container_skills(owner, record.id, spec.skills)
         self._metrics.containers.labels("created", record.memory_limit).inc()
         audit("container.create", record.id, tier=record.memory_limit, files=len(files))
         if files:
@@ -237,6 +242,10 @@ class Containers:
     def using(self, owner: Owner, container_id: str) -> AbstractContextManager[object]:
         """Mark a container as in use, also while nothing runs in it: it neither expires nor is evicted."""
         return self._registry.use(owner, container_id)
+
+    async def skills(self, owner: Owner, container_id: str, *, with_bundles: bool = False) -> list[ContainerSkill]:
+        """The skills of a container; their archives only if they are asked for."""
+        return await self._store.container_skills(owner, container_id, with_bundles=with_bundles)
 
     async def page(self, owner: Owner, query: PageQuery, name: str | None = None) -> RecordPage:
         """A page of the owner's containers. Listing does not postpone expiry."""

@@ -14,12 +14,11 @@ from antwort.api.errors import ApiError, invalid
 from antwort.api.ids import new_id
 from antwort.containers.paths import changes, path_for
 from antwort.containers.quotas import DiskQuota
-from antwort.containers.registry import ContainerState, SandboxRegistry, container_not_found
+from antwort.containers.registry import ContainerAndSkillStore, ContainerState, SandboxRegistry, container_not_found
 from antwort.containers.sandboxes.port import Sandbox, SandboxError, SandboxFile, SandboxLost, SandboxRefused
 from antwort.engine.stores import (
     ContainerFileRecord,
     ContainerRecord,
-    ContainerStore,
     FileRecord,
     FileStore,
     Owner,
@@ -30,8 +29,8 @@ from antwort.telemetry import Metrics, audit, log
 Source: TypeAlias = Literal["user", "assistant"]
 
 
-class ContainerAndFileStore(ContainerStore, FileStore, Protocol):
-    """A store of containers and of the uploaded files that are copied into them."""
+class ContainerAndFileStore(ContainerAndSkillStore, FileStore, Protocol):
+    """A store of containers, and of the uploaded files and skills that are copied into them."""
 
 
 class FileStream:

@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Protocol
 
 from antwort.api.errors import ApiError, not_found
 from antwort.containers.sandboxes.port import Sandbox, SandboxError, Sandboxes, SandboxLost
-from antwort.engine.stores import ContainerFileRecord, ContainerRecord, ContainerStore, Owner, SandboxRef
+from antwort.containers.skills.bundle import to_tar
+from antwort.engine.stores import (
+    ContainerFileRecord,
+    ContainerRecord,
+    ContainerStore,
+    Owner,
+    SandboxRef,
+    SkillStore,
+)
 from antwort.telemetry import Metrics, SandboxSpan, audit, log
+
+
+class ContainerAndSkillStore(ContainerStore, SkillStore, Protocol):
+    """A store of containers and of their skills."""
 
 
 class HeldElsewhere(Exception):
@@ -44,7 +57,7 @@ class SandboxRegistry:
     """The state of all containers of this process, by tenant and id."""
 
     def __init__(
-        self, store: ContainerStore, sandboxes: Sandboxes, metrics: Metrics, claim_timeout: float, replica: str
+        self, store: ContainerAndSkillStore, sandboxes: Sandboxes, metrics: Metrics, claim_timeout: float, replica: str
     ) -> None:
         self._replica = replica
         self._store = store
@@ -86,11 +99,22 @@ class SandboxRegistry:
         except BaseException:
             await self._start_release(sandbox)
             raise
+        try:
+            await self._add_skills(state, sandbox)
+        except BaseException:
+            await self._start_release(sandbox)
+            raise
         state.sandbox, state.files = sandbox, {}
         # A stored sandbox that is not in memory was lost too, even if that could not be stored.
         state.sandbox_replaced = state.sandbox_replaced or record.lost is not None or record.sandbox is not None
         self._metrics.sandboxes.inc()
         return sandbox
+
+    async def _add_skills(self, state: ContainerState, sandbox: Sandbox) -> None:
+        """Copy the skills of the container into its new sandbox."""
+        for skill in await self._store.container_skills(state.owner, state.id, with_bundles=True):
+            tar = await asyncio.to_thread(to_tar, skill.bundle)
+            await sandbox.add_skill(skill.name, _one_chunk(tar))
 
     def ref(self, sandbox: Sandbox) -> SandboxRef:
         """How the store identifies a sandbox of this process."""
@@ -249,6 +273,10 @@ def _is_cancelled() -> bool:
     """Whether the current task has been cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
+
+
+async def _one_chunk(data: bytes) -> AsyncIterator[bytes]:
+    yield data
 
 
 def container_not_found(container_id: str) -> ApiError:

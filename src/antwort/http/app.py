@@ -29,6 +29,7 @@ from antwort.containers.replicas.calls import CallTokens
 from antwort.containers.replicas.client import ReplicaClient
 from antwort.containers.sandboxes import Backend, open_backend
 from antwort.engine.attachments.input_urls import InputUrls
+from antwort.containers.skills.library import SkillLibrary
 from antwort.engine.background import Background
 from antwort.engine.driver import ResponseRun
 from antwort.engine.engine import Engine
@@ -36,11 +37,20 @@ from antwort.engine.replicas.membership import Membership, OnlyReplica
 from antwort.engine.replicas.port import ReplicaDirectory, ReplicaRecord
 from antwort.engine.replicas.rate_limits import StoreRateLimiter
 from antwort.engine.replicas.takeover import Takeover
-from antwort.engine.stores import Store, StoreFault
+from antwort.engine.stores import SkillQuota, Store, StoreFault
 from antwort.http.errors import router_error
 from antwort.http.middleware import RequestMiddleware
 from antwort.http.openapi import ApiRoute, openapi_route
-from antwort.http.resources import containers, conversations, files, health, models, replica_calls, responses
+from antwort.http.resources import (
+    containers,
+    conversations,
+    files,
+    health,
+    models,
+    replica_calls,
+    responses,
+    skills,
+)
 from antwort.http.services import Services
 from antwort.models.registry import ModelRegistry, open_models
 from antwort.net.fetch import AddressPolicy, Fetcher, FetchLimits
@@ -57,7 +67,9 @@ from antwort.tools.builtins.websearch import OpenedWebSearch, WebSearchProvider,
 from antwort.tools.client_run import ClientRunProvider, LocalShellProvider
 
 ROUTES: Sequence[ApiRoute] = [
-    route for resource in (responses, conversations, containers, files, models, health) for route in resource.routes
+    route
+    for resource in (responses, conversations, containers, skills, files, models, health)
+    for route in resource.routes
 ]
 _KEY_RELOAD_SECONDS = 2.0
 
@@ -117,6 +129,7 @@ async def open_services(
         Background(store),
         metrics,
         running,
+        None if running is None else _skills(config, store),
         backend.description,
         web_search.description,
         mcp.description,
@@ -249,6 +262,11 @@ def _containers(
     return Containers(store, backend.sandboxes, config.containers, interpreter, metrics, replicas, client, clock=clock)
 
 
+def _skills(config: Config, store: Store) -> SkillLibrary:
+    settings = config.skills
+    return SkillLibrary(store, SkillQuota(settings.max_skills, settings.max_versions, settings.max_bytes))
+
+
 def _providers(
     config: Config,
     store: Store,
@@ -258,10 +276,8 @@ def _providers(
 ) -> Iterator[FunctionProvider]:
     """The hosted tools of the configuration."""
     if running is not None:
-        shared, settings = (
-            ResponseContainers(running, store, config.containers.tiers),
-            config.providers.code_interpreter,
-        )
+        shared = ResponseContainers(running, store, config.containers.tiers, _skills(config, store))
+        settings = config.providers.code_interpreter
         yield CodeInterpreterProvider(shared, settings)
         yield ShellProvider(shared, settings)
     if web_search is not None:

@@ -15,6 +15,7 @@ from antwort.auth import Authenticator, Caller, ProcessRateLimiter, RateLimiter
 from antwort.config import Config
 from antwort.containers import Containers
 from antwort.containers.replicas.calls import CallTokens
+from antwort.containers.skills.library import SkillLibrary
 from antwort.engine.background import Background
 from antwort.engine.driver import ResponseRun
 from antwort.engine.engine import Engine
@@ -63,6 +64,8 @@ class Services:
     metrics: Metrics
     containers: Containers | None = None
     """None if the code interpreter is off."""
+    skills: SkillLibrary | None = None
+    """None if there are no containers."""
     sandbox_status: str = "off"
     """Where the code interpreter runs, or why it is off."""
     web_search_status: str = "off"

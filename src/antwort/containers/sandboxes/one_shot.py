@@ -45,6 +45,7 @@ _IMAGE_TYPES: Final = {
 }
 """Raster images only: SVG may contain scripts, so it stays a text file."""
 NO_COMMANDS: Final = "The sandbox server of this installation runs no shell commands."
+NO_SKILLS: Final = "The sandbox server of this installation has no skills."
 _INSTALL_FAILED: Final = "package installation failed: "
 _STOPPED: Final = -1
 _MAX_REPLY_BYTES: Final = 256 << 20
@@ -138,6 +139,11 @@ class OneShotSandbox:
         for step in steps:
             yield step
         raise SandboxRefused(NO_COMMANDS)
+
+    async def add_skill(self, name: str, tar: AsyncIterator[bytes]) -> None:
+        """The base protocol has no place for them."""
+        del name, tar
+        raise SandboxRefused(NO_SKILLS)
 
     async def interrupt(self) -> None:
         """Abandon the running request, which ends the code."""

@@ -225,6 +225,13 @@ class Sandbox(Protocol):
         """Extract a tar archive; `SandboxRefused` for a member outside of `/mnt/data`."""
         ...
 
+    async def add_skill(self, name: str, tar: AsyncIterator[bytes]) -> None:
+        """Add the files of a tar archive to `$SKILLS_DIR/{name}`, where code can read them and not change them.
+
+        `SandboxRefused` where the sandbox server has no skills.
+        """
+        ...
+
     def pack(self) -> AsyncGenerator[bytes, None]:
         """All files as one tar archive."""
         ...

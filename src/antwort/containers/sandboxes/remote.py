@@ -23,7 +23,7 @@ from urllib.parse import quote, urlencode
 import httpx2
 import msgspec
 
-from antwort.containers.sandboxes.one_shot import NO_COMMANDS, OneShotSandbox
+from antwort.containers.sandboxes.one_shot import NO_COMMANDS, NO_SKILLS, OneShotSandbox
 from antwort.containers.sandboxes.path_rules import is_plain_path
 from antwort.containers.sandboxes.port import (
     ExecutionResult,
@@ -413,6 +413,14 @@ class RemoteSandbox:
 
     async def unpack(self, tar: AsyncIterator[bytes]) -> None:
         await self._request("PUT", "/archive", content=tar, why="path")
+
+    async def add_skill(self, name: str, tar: AsyncIterator[bytes]) -> None:
+        try:
+            await self._request("PUT", f"/skills/{quote(name, safe='')}", content=tar, why="path")
+        except SandboxRefused as refused:
+            if refused.why == "missing":  # the session exists, so the route does not
+                raise SandboxRefused(NO_SKILLS) from refused
+            raise
 
     def pack(self) -> AsyncGenerator[bytes, None]:
         return self._download(lambda: "/archive")

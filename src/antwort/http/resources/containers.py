@@ -53,13 +53,16 @@ async def create(request: Request) -> HttpResponse:
     """Create a container."""
     body = await read_json(request, CreateContainer)
     check(body)
+    library, owner = services_of(request).skills, owner_of(request)
+    skills = [] if library is None else await library.resolve(owner, body.skills or (), "skills")
     spec = ContainerSpec(
         name=body.name,
         memory_limit=body.memory_limit,
         expires_after_minutes=body.expires_after.minutes if body.expires_after else None,
         file_ids=body.file_ids or (),
+        skills=skills,
     )
-    record = await run_until_disconnect(request.receive, _containers(request).create(owner_of(request), spec))
+    record = await run_until_disconnect(request.receive, _containers(request).create(owner, spec))
     return json_answer(_container_object(record))
 
 

@@ -12,10 +12,20 @@ import stat
 import tempfile
 import threading
 from pathlib import Path
+from typing import IO, Final
 
-from antwort.sandbox.errors import Ended
+from antwort.sandbox.errors import Ended, TooLarge
 from antwort.sandbox.files import quota
+from antwort.sandbox.files.archive import unpack
+from antwort.sandbox.files.tree import FileTree, split_path
 from antwort.sandbox.packages.cache import Lease, PackageCache, lock_directory
+
+SKILLS: Final = "skills"
+"""The directory of the skills, below that of the packages."""
+MAX_SKILL_BYTES: Final = 32 << 20
+"""Of one skill, unpacked."""
+MAX_SKILLS_BYTES: Final = 128 << 20
+"""Of all skills of a container, with the space that small files take."""
 
 
 class SessionPackagesRoot:
@@ -49,6 +59,7 @@ class SessionPackages:
         self._cache = cache
         self._leases: list[Lease] = []
         self._reserved = 0
+        self._skill_bytes = 0
         self._closed = False
         self._lock = threading.Lock()
 
@@ -63,6 +74,41 @@ class SessionPackages:
             if not (self.path / name).exists():
                 self._link_set(lease.path, self.path / name)
             return name
+
+    def add_skill(self, name: str, archive: IO[bytes]) -> None:
+        """Add the files of a tar archive as the skill `name`; one that exists is replaced.
+
+        The container sees them read-only, as it sees the packages.
+        """
+        (checked,) = split_path(name)
+        unfinished = Path(tempfile.mkdtemp(dir=self.path, prefix="."))
+        try:
+            tree = FileTree([os.open(unfinished, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)], None)
+            try:
+                unpack(tree, archive, "", limit=MAX_SKILL_BYTES)
+            finally:
+                tree.close()
+            _make_readable(unfinished)
+            size = quota.measure(unfinished).size
+            with self._lock:
+                if self._closed:
+                    raise Ended("it ended while a skill was added")
+                if self._skill_bytes + size > MAX_SKILLS_BYTES:
+                    raise TooLarge(f"the skills of a container have more than {MAX_SKILLS_BYTES} bytes")
+                self._cache.reserve(size)
+                self._reserved += size
+                self._skill_bytes += size
+                skills = self.path / SKILLS
+                skills.mkdir(exist_ok=True)
+                skills.chmod(0o755)
+                if (skills / checked).exists():
+                    quota.remove(skills / checked)
+                unfinished.rename(skills / checked)
+        except FileNotFoundError as error:
+            raise Ended("it ended while a skill was added") from error
+        finally:
+            if unfinished.exists():
+                quota.remove(unfinished)
 
     def hold_lease(self, lease: Lease) -> None:
         """Keep the lease of a set that the container was created with; released by `close`."""
@@ -88,6 +134,13 @@ class SessionPackages:
             self._reserved = 0
             while self._leases:
                 self._leases.pop().release()
+
+
+def _make_readable(top: Path) -> None:
+    """Let the user of the container read the tree, despite the umask."""
+    top.chmod(0o755)
+    for path, info in quota.walk(top):
+        path.chmod(0o755 if stat.S_ISDIR(info.st_mode) or info.st_mode & stat.S_IXUSR else 0o644)
 
 
 def _link_tree(source: Path, target: Path) -> None:

@@ -27,6 +27,7 @@ from antwort.sandbox.host import bubblewrap
 from antwort.sandbox.host.probe import UIDS, Host
 from antwort.sandbox.jail import mounts
 from antwort.sandbox.limits import ContainerLimits
+from antwort.sandbox.packages.session_packages import SKILLS
 from antwort.sandbox.pool import watchdog
 from antwort.sandbox.pool.preload import SCIENTIFIC, current_stack
 from antwort.sandbox.pool.zygote_process import ZygoteProcess
@@ -272,6 +273,7 @@ class Pool:
             path = (mounts.SITE,) if paths.packages is not None else ()
             own = {"HOME": mounts.TMP, "TMPDIR": mounts.TMP, "MPLCONFIGDIR": f"{mounts.TMP}/matplotlib"}
             own["PYTHONPATH"] = ":".join((bubblewrap.STACK, *path))
+            own["SKILLS_DIR"] = f"{mounts.SESSION_PACKAGES}/{SKILLS}"
             own["PATH"] = self._stack.search_path(self._stack.home, _ENVIRONMENT["PATH"])
             return ContainerSettings(
                 packages=self._relative_to_packages(paths.packages),
@@ -283,6 +285,7 @@ class Pool:
         path = (str(paths.packages),) if paths.packages is not None else ()
         session_packages = (str(paths.session_packages),) if paths.session_packages is not None else ()
         own = {"HOME": temporary, "TMPDIR": temporary, "MPLCONFIGDIR": f"{temporary}/matplotlib"}
+        own |= {} if paths.session_packages is None else {"SKILLS_DIR": str(paths.session_packages / SKILLS)}
         own["PATH"] = self._stack.search_path(str(self._stack.prefix), _ENVIRONMENT["PATH"])
         return ContainerSettings(
             has_namespaces=False,

@@ -13,9 +13,10 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from antwort.sandbox.errors import Refused
+from antwort.sandbox.errors import BadPath, Refused
 from antwort.sandbox.files import archive
 from antwort.sandbox.files.tree import MAX_LISTED, Entry, PendingFile, split_path
+from antwort.sandbox.packages.session_packages import MAX_SKILL_BYTES
 from antwort.sandbox.server import transfers
 from antwort.sandbox.server.bodies import read_json, stream_body
 
@@ -150,6 +151,18 @@ async def _pack(request: Request) -> Response:
     return _ClosingResponse(packed, server.archive_slots.release, headers=headers, media_type="application/x-tar")
 
 
+async def _add_skill(request: Request) -> Response:
+    name = request.path_params["name"]
+    if len(split_path(name)) != 1:
+        raise BadPath(f"{name!r} is not the name of a skill")
+    server = _server(request)
+    body = stream_body(request, MAX_SKILL_BYTES, "the archive of a skill")
+    with server.sessions.using(request.path_params["session"]) as session:
+        async with server.archive_slots.slot():
+            await transfers.receive(body, lambda file: session.packages.add_skill(name, file))
+    return JSONResponse({"name": name})
+
+
 class _ClosingResponse(StreamingResponse):
     """Calls `on_close` at its end, also if the client disconnects before the first chunk is produced."""
 
@@ -173,6 +186,7 @@ ROUTES: Final = [
     Route(_FILE, _delete, methods=["DELETE"]),
     Route("/sessions/{session}/stat/{path:path}", _stat, methods=["GET"]),
     Route("/sessions/{session}/move", _move, methods=["POST"]),
+    Route("/sessions/{session}/skills/{name}", _add_skill, methods=["PUT"]),
     Route("/sessions/{session}/archive", _unpack, methods=["PUT"]),
     Route("/sessions/{session}/archive", _pack, methods=["GET"]),
 ]

@@ -28,7 +28,14 @@ from antwort.containers.sandboxes.port import (
 )
 from antwort.engine.attachments import decode_file_data
 from antwort.engine.ports import FunctionSpec, TextAnnotator, ToolContext, WholeTextAnnotator
-from antwort.engine.stores import AUTO_CONTAINER, ContainerFileRecord, ContainerRecord, FileStore, StoreFault
+from antwort.engine.stores import (
+    AUTO_CONTAINER,
+    ContainerFileRecord,
+    ContainerRecord,
+    ContainerSkill,
+    FileStore,
+    StoreFault,
+)
 from antwort.tools.builtins.container.attachments import Attachment, attached_files, items_since_last_use, with_names
 from antwort.tools.builtins.container.citations import cite
 
@@ -43,6 +50,8 @@ class FoundContainer(Struct, frozen=True, kw_only=True):
     auto: AutoOptions | None
     """How a new container is made. None if the request named the container by its id: then no other one is used."""
     record: ContainerRecord | None
+    skills: Sequence[ContainerSkill] = ()
+    """Those that the request declares, with their archives; else those of the container, without."""
     known_files: Sequence[ContainerFileRecord] = ()
     expected_names: Sequence[str] = ()
     """The names of files that will be copied into it."""
@@ -67,6 +76,7 @@ class ResponseContainer:
         record = found.record
         self.auto = found.auto
         self.record = record
+        self.skills = found.skills
         self._is_empty = record is None or record.sandbox is None
         """The container has no content: no call has run in it, or its sandbox was lost."""
         self._container_replaced = False
@@ -129,8 +139,9 @@ class ResponseContainer:
                 self._forget_files()
                 self.record, self._container_replaced = None, True
             if self.record is None:
+                skills = [skill for skill in self.skills if skill.bundle]
                 tier = None if self.auto is None else self.auto.memory_limit
-                spec = ContainerSpec(name=AUTO_CONTAINER, memory_limit=tier)
+                spec = ContainerSpec(name=AUTO_CONTAINER, memory_limit=tier, skills=skills)
                 self.record = await self._containers.create(owner, spec)
                 self._lease.enter_context(self._containers.using(owner, self.record.id))
             return self.record

@@ -13,12 +13,13 @@ import msgspec
 
 from antwort.api.errors import invalid, unsupported_value
 from antwort.api.items import Item
-from antwort.api.tools import AutoOptions
+from antwort.api.tools import AutoEnvironment, AutoOptions
 from antwort.containers.containers import Containers
 from antwort.containers.files import ContainerAndFileStore, unknown_file
 from antwort.containers.paths import path_for
+from antwort.containers.skills.library import SkillLibrary
 from antwort.engine.ports import ToolContext
-from antwort.engine.stores import ContainerFileRecord, ContainerRecord, FileRecord, PageQuery
+from antwort.engine.stores import ContainerFileRecord, ContainerRecord, ContainerSkill, FileRecord, PageQuery
 from antwort.tools.builtins.container.attachments import attached_files, containers_in, with_names
 from antwort.tools.builtins.container.container import FoundContainer, ResponseContainer
 
@@ -28,8 +29,11 @@ _MAX_KNOWN_FILES: Final = 100
 class ResponseContainers:
     """The containers of the responses that run."""
 
-    def __init__(self, containers: Containers, store: ContainerAndFileStore, tiers: Sequence[str]) -> None:
+    def __init__(
+        self, containers: Containers, store: ContainerAndFileStore, tiers: Sequence[str], skills: SkillLibrary
+    ) -> None:
         self._containers = containers
+        self._skills = skills
         self._store = store
         self._tiers = tiers
         self._shared: WeakValueDictionary[tuple[str, str], ResponseContainer] = WeakValueDictionary()
@@ -67,7 +71,11 @@ class ResponseContainers:
 
     async def _find(self, wanted: str | AutoOptions, param: str, context: ToolContext) -> FoundContainer:
         auto = None if isinstance(wanted, str) else wanted
-        record = await self._record(wanted, context)
+        given = auto.skills if isinstance(auto, AutoEnvironment) else None
+        skills = await self._skills.resolve(context.owner, given or (), f"{param}.skills")
+        record = await self._record(wanted, skills, context)
+        if record is not None and not skills:
+            skills = await self._containers.skills(context.owner, record.id)
         file_ids = auto.file_ids if auto is not None else None
         declared = [await self._declared(context, file_id, f"{param}.file_ids") for file_id in file_ids or ()]
         known: Sequence[ContainerFileRecord] = ()
@@ -82,18 +90,30 @@ class ResponseContainers:
             recent = [file for file in known if file.source == "assistant" and file.created_at >= context.created_at]
         return FoundContainer(
             auto=auto,
+            skills=skills,
             record=record,
             known_files=known,
             expected_names=_expected_names(known, uploads, missing, images=context.images_are_files),
             recent_files=recent,
         )
 
-    async def _record(self, wanted: str | AutoOptions, context: ToolContext) -> ContainerRecord | None:
-        """The existing container that the calls will run in: the named one, or the last one of the history."""
+    async def _record(
+        self, wanted: str | AutoOptions, skills: Sequence[ContainerSkill], context: ToolContext
+    ) -> ContainerRecord | None:
+        """The existing container that the calls will run in: the named one, or the last one of the history.
+
+        One of the history that lacks a skill is not used.
+        """
         if isinstance(wanted, str):
             return await self._containers.require(context.owner, wanted)
         newest = await self._containers.newest_live(context.owner, containers_in(context.history))
-        return newest if newest is not None and wanted.memory_limit in (None, newest.memory_limit) else None
+        if newest is None or wanted.memory_limit not in (None, newest.memory_limit):
+            return None
+        if skills:
+            present = await self._containers.skills(context.owner, newest.id, with_bundles=True)
+            if any(skill not in present for skill in skills):
+                return None
+        return newest
 
     async def _attached(self, context: ToolContext, items: Sequence[Item]) -> list[FileRecord]:
         ids = [attachment.file.file_id for attachment in attached_files(items, images=context.images_are_files)]
@@ -121,7 +141,8 @@ def _joined(shared: ResponseContainer, wanted: str | AutoOptions, param: str) ->
         message = "The tools of a response share their container: declare the same 'memory_limit' for them."
         raise invalid(message, param=f"{param}.memory_limit")
     file_ids = [*dict.fromkeys([*(earlier.file_ids or ()), *(wanted.file_ids or ())])]
-    return msgspec.structs.replace(wanted, memory_limit=next(iter(tiers), None), file_ids=file_ids or None)
+    both = earlier if isinstance(earlier, AutoEnvironment) else wanted  # only the shell declares skills
+    return msgspec.structs.replace(both, memory_limit=next(iter(tiers), None), file_ids=file_ids or None)
 
 
 def _expected_names(

@@ -12,7 +12,7 @@ from antwort.engine.ports import HostedCall, TextAnnotator, ToolDefaults, WholeT
 from antwort.engine.stores import StoreFault
 from antwort.tools.builtins.container.container import ResponseContainer, unavailable
 from antwort.tools.builtins.shell.call import ShellCall
-from antwort.tools.builtins.shell.types import SPEC
+from antwort.tools.builtins.shell.types import SPEC, with_skills
 
 
 class PreparedShell(ToolDefaults):
@@ -24,7 +24,7 @@ class PreparedShell(ToolDefaults):
         self._container = container
         self.max_bytes = settings.max_output_size
         self._annotates = container.claim_annotations()
-        self.specs = (container.described(SPEC, "/mnt/data"),)
+        self.specs = (container.described(with_skills(SPEC, container.skills), "/mnt/data"),)
 
     async def open(self, name: str, call_id: str, arguments: str) -> HostedCall:
         del name, arguments

@@ -7,11 +7,14 @@ is a `BadCommands` whose message says what to write instead.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final, cast
 
+import msgspec
 from msgspec import Struct
 
 from antwort.engine.ports import FunctionSpec
+from antwort.engine.stores import ContainerSkill
 
 NAME: Final = "shell"
 MAX_COMMANDS: Final = 50
@@ -46,6 +49,19 @@ _PARAMETERS: Final[dict[str, Any]] = {
 }
 
 SPEC: Final = FunctionSpec(NAME, _DESCRIPTION, _PARAMETERS)
+
+
+_SKILLS: Final = """
+Skills are folders with instructions, scripts and files for certain tasks; they are read-only. When one fits the task, \
+read its instructions first (`cat "$SKILLS_DIR/NAME/SKILL.md"`), and follow them. The skills:"""
+
+
+def with_skills(spec: FunctionSpec, skills: Sequence[ContainerSkill]) -> FunctionSpec:
+    """The function with a list of the skills in the container."""
+    if not skills:
+        return spec
+    listed = "".join(f"\n- {skill.name}: {skill.description}" for skill in skills)
+    return msgspec.structs.replace(spec, description=f"{spec.description}{_SKILLS}{listed}")
 
 
 class BadCommands(ValueError):

@@ -14,8 +14,9 @@ from antwort.api.items import Item, read
 from antwort.api.tools import AutoContainer, CodeInterpreterTool, NetworkPolicy
 from antwort.config import CodeInterpreterSettings
 from antwort.containers.sandboxes import LocalSandboxes
+from antwort.containers.skills.library import SkillLibrary
 from antwort.engine.ports import HostedCall, ToolContext, ToolDone
-from antwort.engine.stores import Owner, PageQuery, StoreFault
+from antwort.engine.stores import Owner, PageQuery, SkillQuota, StoreFault
 from antwort.tools.builtins.codeinterpreter.prepared import PreparedCodeInterpreter
 from antwort.tools.builtins.codeinterpreter.provider import CodeInterpreterProvider
 from antwort.tools.builtins.codeinterpreter.types import SPEC
@@ -47,7 +48,9 @@ async def env(sandboxes, tmp_path):
 def provider(env: ContainerEnv, tiers: tuple[str, ...] = ("1g", "4g"), **settings) -> CodeInterpreterProvider:
     if settings:
         env.containers = env.restart(**settings)
-    return CodeInterpreterProvider(ResponseContainers(env.containers, env.store, tiers), CodeInterpreterSettings())
+    skills = SkillLibrary(env.store, SkillQuota(10, 10, 1 << 20))
+    shared = ResponseContainers(env.containers, env.store, tiers, skills)
+    return CodeInterpreterProvider(shared, CodeInterpreterSettings())
 
 
 async def prepared(

@@ -1,0 +1,180 @@
+"""The skills of all owners: stores them, and finds those that a request names."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Literal
+
+from antwort.api.errors import ApiError, invalid, not_found
+from antwort.api.ids import new_id
+from antwort.api.tools import InlineSkill, Skill, SkillReference
+from antwort.containers.skills.bundle import MAX_ARCHIVE_BYTES, SkillBundle, read_archive
+from antwort.engine.stores import (
+    ContainerSkill,
+    OverQuota,
+    Owner,
+    SkillQuota,
+    SkillRecord,
+    SkillStore,
+    SkillVersionRecord,
+)
+from antwort.telemetry import audit
+
+MAX_CONTAINER_BYTES: Final = 32 << 20
+"""Of the archives of all skills of a container."""
+_MAX_VERSION_DIGITS: Final = 9
+
+
+class SkillLibrary:
+    """The skills of all owners."""
+
+    def __init__(self, store: SkillStore, quota: SkillQuota, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._quota = quota
+        self._clock = clock
+
+    async def create(self, owner: Owner, bundle: SkillBundle) -> SkillRecord:
+        """Store a new skill; `ApiError` 429 over the quota."""
+        skill_id = new_id("skill_")
+        try:
+            await self._store.create_skill(
+                owner, skill_id, self._version(skill_id, bundle), bundle.archive, self._quota
+            )
+        except OverQuota as error:
+            raise self._over_quota() from error
+        audit("skill.create", skill_id, bytes=len(bundle.archive))
+        return await self.get(owner, skill_id)
+
+    async def add_version(
+        self, owner: Owner, skill_id: str, bundle: SkillBundle, *, is_default: bool
+    ) -> SkillVersionRecord:
+        """Store the next version of a skill."""
+        version = self._version(skill_id, bundle)
+        try:
+            number = await self._store.add_skill_version(
+                owner, skill_id, version, bundle.archive, self._quota, is_default=is_default
+            )
+        except OverQuota as error:
+            raise self._over_quota() from error
+        if number is None:
+            raise not_found("Skill", skill_id)
+        audit("skill.version", skill_id, bytes=len(bundle.archive))
+        return await self.get_version(owner, skill_id, str(number))
+
+    async def get(self, owner: Owner, skill_id: str) -> SkillRecord:
+        """A skill of the owner; 404 otherwise."""
+        record = await self._store.get_skill(owner, skill_id)
+        if record is None:
+            raise not_found("Skill", skill_id)
+        return record
+
+    async def get_version(self, owner: Owner, skill_id: str, version: str | int | None) -> SkillVersionRecord:
+        """A version by its number, `latest`, or None for the default; 404 if there is none."""
+        skill = await self.get(owner, skill_id)
+        number = _number(skill, version)
+        record = None if number is None else await self._store.get_skill_version(owner, skill_id, number)
+        if record is None:
+            raise not_found("Skill version", str(version)[:40])
+        return record
+
+    async def set_default(self, owner: Owner, skill_id: str, version: str) -> SkillRecord:
+        """Set the default version."""
+        wanted = await self.get_version(owner, skill_id, version)
+        record = await self._store.set_default_skill_version(owner, skill_id, wanted.version)
+        if record is None:
+            raise not_found("Skill version", version[:40])
+        return record
+
+    async def delete(self, owner: Owner, skill_id: str) -> None:
+        """Delete a skill with its versions. Containers keep their copies."""
+        if not await self._store.delete_skill(owner, skill_id):
+            raise not_found("Skill", skill_id)
+        audit("skill.delete", skill_id)
+
+    async def delete_version(self, owner: Owner, skill_id: str, version: str) -> SkillVersionRecord:
+        """Delete a version, unless it is the default one; what it was."""
+        record = await self.get_version(owner, skill_id, version)
+        if not await self._store.delete_skill_version(owner, skill_id, record.version):
+            message = (
+                "The default version of a skill cannot be deleted: set another default first, or delete the skill."
+            )
+            raise invalid(message, param="version")
+        audit("skill.version.delete", skill_id)
+        return record
+
+    async def read(self, owner: Owner, skill_id: str, version: str | None) -> tuple[SkillVersionRecord, bytes]:
+        """A version and its ZIP archive."""
+        record = await self.get_version(owner, skill_id, version)
+        archive = await self._store.read_skill(owner, skill_id, record.version)
+        if archive is None:
+            raise not_found("Skill version", str(version)[:40])
+        return record, archive
+
+    async def resolve(self, owner: Owner, skills: Sequence[Skill], param: str) -> list[ContainerSkill]:
+        """The skills that a request names or brings; `ApiError` 400 that names the one that is not possible."""
+        found: dict[str, ContainerSkill] = {}
+        for at, skill in enumerate(skills):
+            place = f"{param}[{at}]"
+            resolved = await (
+                self._inline(skill, place) if isinstance(skill, InlineSkill) else self._referenced(owner, skill, place)
+            )
+            if resolved.name in found:
+                raise invalid(f"Two skills have the name '{resolved.name}'.", param=place)
+            found[resolved.name] = resolved
+            if sum(len(one.bundle) for one in found.values()) > MAX_CONTAINER_BYTES:
+                raise invalid(f"The skills have more than {MAX_CONTAINER_BYTES} bytes.", param=place)
+        return [*found.values()]
+
+    async def _inline(self, skill: InlineSkill, param: str) -> ContainerSkill:
+        bundle = await asyncio.to_thread(_read_inline, skill, f"{param}.source.data")
+        return ContainerSkill(bundle.name, bundle.description, bundle.archive)
+
+    async def _referenced(self, owner: Owner, skill: SkillReference, param: str) -> ContainerSkill:
+        try:
+            version = None if skill.version is None else str(skill.version)
+            record, archive = await self.read(owner, skill.skill_id, version)
+        except ApiError as error:
+            field: Literal["version", "skill_id"] = "version" if "version" in error.message else "skill_id"
+            raise invalid(error.message, param=f"{param}.{field}") from error
+        return ContainerSkill(record.name, record.description, archive)
+
+    def _version(self, skill_id: str, bundle: SkillBundle) -> SkillVersionRecord:
+        return SkillVersionRecord(
+            id=new_id("skillver_"),
+            skill_id=skill_id,
+            name=bundle.name,
+            description=bundle.description,
+            created_at=int(self._clock()),
+        )
+
+    def _over_quota(self) -> ApiError:
+        quota = self._quota
+        message = (
+            f"You exceeded your quota of skills: at most {quota.skills} skills, {quota.versions} versions and "
+            f"{quota.bytes} bytes may be stored. Delete some."
+        )
+        return ApiError(429, message, kind="insufficient_quota", code="insufficient_quota", should_retry=False)
+
+
+def _number(skill: SkillRecord, version: str | int | None) -> int | None:
+    if version is None:
+        return skill.default_version
+    if version == "latest":
+        return skill.latest_version
+    text = str(version)
+    is_number = text.isascii() and text.isdecimal() and len(text) <= _MAX_VERSION_DIGITS
+    return int(text) if is_number else None
+
+
+def _read_inline(skill: InlineSkill, param: str) -> SkillBundle:
+    if len(skill.source.data) > MAX_ARCHIVE_BYTES * 4 // 3 + 4:
+        raise invalid(f"Invalid skill: it has more than {MAX_ARCHIVE_BYTES} bytes.", param=param)
+    try:
+        data = base64.b64decode(skill.source.data, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise invalid("Invalid skill: it is not base64.", param=param) from error
+    return read_archive(data, param, name=skill.name, description=skill.description)
