@@ -37,7 +37,6 @@ def test_every_openai_parameter_is_accepted():
     [
         ({"network_policy": {"type": "allowlist", "allowed_domains": ["a"]}}, "network_policy.type"),
         ({"network_policy": {"type": "open"}}, "network_policy.type"),
-        ({"skills": [{"type": "inline"}]}, "skills"),
         ({"name": None}, "name"),
         ({"expires_after": {"anchor": "last_active_at", "minutes": 1.5}}, "expires_after.minutes"),
     ],

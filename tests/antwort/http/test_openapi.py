@@ -48,7 +48,7 @@ def test_parameters_and_bodies_match_what_the_handler_reads(route):
         query |= {"include[]"}
     if "parse_page_query(" in source:
         query |= {"after", "before", "limit", "order"}
-    forms = ["multipart/form-data"] if "receive_upload(" in source else []
+    forms = ["multipart/form-data"] if re.search(r"\breceive_\w+\(", source) else []
 
     assert read == ([operation.body.__name__] if operation.body else [])
     bodies = [*(["application/json"] if read else []), *forms, *(["application/x-tar"] if "_body(" in source else [])]

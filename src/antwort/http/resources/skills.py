@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from antwort.api.errors import ApiError, invalid, missing_parameter, not_found
-from antwort.api.objects import Deleted
-from antwort.api.skills import (
+from antwort.api.objects import (
+    Deleted,
     DeletedSkillVersion,
     SkillObject,
     SkillPage,
@@ -43,7 +43,7 @@ _FIELDS = ("files", "files[]")
 
 async def create(request: Request) -> HttpResponse:
     """Create a skill from its files, or from a ZIP archive of them."""
-    _, bundle = await _read_form(request)
+    _, bundle = await receive_skill(request)
     return json_answer(_skill_object(await _library(request).create(owner_of(request), bundle)))
 
 
@@ -82,7 +82,7 @@ async def get_content(request: Request) -> HttpResponse:
 async def create_version(request: Request) -> HttpResponse:
     """Create the next version of a skill."""
     await _library(request).get(owner_of(request), _id(request))  # before the body is read
-    fields, bundle = await _read_form(request)
+    fields, bundle = await receive_skill(request)
     is_default = fields.get("default", "false").lower()
     if is_default not in ("true", "false"):
         raise invalid("'default' must be true or false.", param="default")
@@ -130,7 +130,7 @@ async def _archive(request: Request, version: str | None) -> HttpResponse:
 # ── the form ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def _read_form(request: Request) -> tuple[dict[str, str], SkillBundle]:
+async def receive_skill(request: Request) -> tuple[dict[str, str], SkillBundle]:
     """The fields of the form, and the skill that its files are: one ZIP archive, or the files themselves."""
     if not request.headers.get("content-type", "").startswith("multipart/form-data"):
         raise missing_parameter("files")

@@ -18,8 +18,8 @@ from antwort.containers.sandboxes.port import ExecutionResult, Output, SandboxEr
 from antwort.engine.partial_json import ListItem, ListReader
 from antwort.engine.ports import CallDefaults, NextItem, Progress, ToolDone
 from antwort.engine.stores import StoreFault
-from antwort.tools.builtins.shell.results import CommandOutput, command_output, interrupted_output, model_text
-from antwort.tools.builtins.shell.types import BadCommands, ShellAction, read_action
+from antwort.tools.builtins.shell.results import ShellOutput, command_output, interrupted_output, model_text
+from antwort.tools.builtins.shell.types import BadCommands, CommandList, read_action
 
 _COMMAND: Final = "response.shell_call_command"
 _OUTPUT: Final = "response.shell_call_output_content"
@@ -27,7 +27,7 @@ _OUTPUT: Final = "response.shell_call_output_content"
 Status = Literal["in_progress", "completed", "incomplete"]
 
 
-class CommandRunner(Protocol):
+class ShellRunner(Protocol):
     """Runs the commands of a call. `PreparedShell` implements it."""
 
     max_bytes: int
@@ -52,10 +52,10 @@ class CommandRunner(Protocol):
         ...
 
 
-class ShellCall(CallDefaults):
+class HostedShellCall(CallDefaults):
     """A call in progress. `unavailable` is the reason why it cannot be run, if that is known from the start."""
 
-    def __init__(self, runner: CommandRunner, call_id: str, container_id: str | None, unavailable: str = "") -> None:
+    def __init__(self, runner: ShellRunner, call_id: str, container_id: str | None, unavailable: str = "") -> None:
         self._runner = runner
         self._call_id = call_id
         self._container_id = container_id
@@ -68,8 +68,8 @@ class ShellCall(CallDefaults):
         """The commands of which events were sent, as far as they are written."""
         self._ended = 0
         """How many of them have ended."""
-        self._action = ShellAction(())
-        self._outputs: list[CommandOutput] | None = None
+        self._action = CommandList(())
+        self._outputs: list[ShellOutput] | None = None
         """Set when the output item has begun."""
         self._files: dict[str, None] = {}
         self._is_restarted = False
@@ -122,7 +122,7 @@ class ShellCall(CallDefaults):
             self._unavailable = str(error)
         for event in self._rest_events():
             yield event
-        outputs: list[CommandOutput] = []
+        outputs: list[ShellOutput] = []
         self._outputs = outputs
         yield NextItem(self._call_item("completed"), self._output_item("completed"))
         if self._unavailable or self._container_id is None:
@@ -164,7 +164,7 @@ class ShellCall(CallDefaults):
             self._outputs.append(output)
             yield _output_event("done", index, output=[output.entry()])
 
-    def _ended_output(self, result: ExecutionResult) -> CommandOutput:
+    def _ended_output(self, result: ExecutionResult) -> ShellOutput:
         self._is_restarted |= self._runner.note_result(result)
         self._files |= dict.fromkeys(file.path for file in result.files)
         self._is_broken = not result.sandbox_alive

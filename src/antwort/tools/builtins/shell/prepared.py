@@ -11,7 +11,7 @@ from antwort.containers.sandboxes.port import ExecutionResult, Output, ShellComm
 from antwort.engine.ports import HostedCall, TextAnnotator, ToolDefaults, WholeTextAnnotator
 from antwort.engine.stores import StoreFault
 from antwort.tools.builtins.container.container import ResponseContainer, unavailable
-from antwort.tools.builtins.shell.call import ShellCall
+from antwort.tools.builtins.shell.call import HostedShellCall
 from antwort.tools.builtins.shell.types import SPEC, with_skills
 
 
@@ -31,8 +31,8 @@ class PreparedShell(ToolDefaults):
         try:
             record = await self._container.open()
         except (ApiError, StoreFault) as error:
-            return ShellCall(self, call_id, None, unavailable(error))
-        return ShellCall(self, call_id, record.id)
+            return HostedShellCall(self, call_id, None, unavailable(error))
+        return HostedShellCall(self, call_id, record.id)
 
     def annotator(self) -> TextAnnotator:
         return self._container.annotator() if self._annotates else WholeTextAnnotator()

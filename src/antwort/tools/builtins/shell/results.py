@@ -20,7 +20,7 @@ SANDBOX_RESTARTED: Final = (
 )
 
 
-class CommandOutput(Struct, frozen=True):
+class ShellOutput(Struct, frozen=True):
     """The output of one command. Without an exit code, it has timed out."""
 
     stdout: str = ""
@@ -38,7 +38,7 @@ class CommandOutput(Struct, frozen=True):
         return "\n".join(filter(None, (self.stdout.rstrip("\n"), self.stderr.rstrip("\n"), end)))
 
 
-def command_output(result: ExecutionResult, *, max_bytes: int, max_length: int | None) -> CommandOutput:
+def command_output(result: ExecutionResult, *, max_bytes: int, max_length: int | None) -> ShellOutput:
     """The output of a command that has ended, or was stopped."""
     stdout, stderr = (
         truncate_bytes("".join(piece.text for piece in result.output if piece.stream == stream), max_bytes)
@@ -48,12 +48,12 @@ def command_output(result: ExecutionResult, *, max_bytes: int, max_length: int |
     if reason:
         stderr = _join(stderr, f"[{reason}]")
     exit_code = None if result.status == "timeout" else result.exit_code
-    return _truncated(CommandOutput(stdout, stderr, exit_code), max_length)
+    return _truncated(ShellOutput(stdout, stderr, exit_code), max_length)
 
 
-def interrupted_output(stdout: str, stderr: str, reason: str, max_length: int | None = None) -> CommandOutput:
+def interrupted_output(stdout: str, stderr: str, reason: str, max_length: int | None = None) -> ShellOutput:
     """The output of a command that was not run, or whose result is not known."""
-    return _truncated(CommandOutput(stdout, _join(stderr, f"[{reason}]"), _NO_EXIT_CODE), max_length)
+    return _truncated(ShellOutput(stdout, _join(stderr, f"[{reason}]"), _NO_EXIT_CODE), max_length)
 
 
 def failure_reason(result: ExecutionResult) -> str:
@@ -69,7 +69,7 @@ def failure_reason(result: ExecutionResult) -> str:
             return ""
 
 
-def model_text(outputs: Sequence[CommandOutput], *, files: Sequence[str], is_restarted: bool) -> str:
+def model_text(outputs: Sequence[ShellOutput], *, files: Sequence[str], is_restarted: bool) -> str:
     """What the model reads of a call."""
     shown = truncate_chars("\n".join(output.text() for output in outputs))
     more = f" and {len(files) - _MAX_LISTED_FILES} more" if len(files) > _MAX_LISTED_FILES else ""
@@ -78,13 +78,13 @@ def model_text(outputs: Sequence[CommandOutput], *, files: Sequence[str], is_res
     return "\n".join(filter(None, (SANDBOX_RESTARTED if is_restarted else "", shown, written)))
 
 
-def _truncated(output: CommandOutput, max_length: int | None) -> CommandOutput:
+def _truncated(output: ShellOutput, max_length: int | None) -> ShellOutput:
     """At most so many characters of both streams together. One that is short leaves its share to the other."""
     if max_length is None or len(output.stdout) + len(output.stderr) <= max_length:
         return output
     half = max_length // 2
     errors = min(len(output.stderr), max(half, max_length - len(output.stdout)))
-    return CommandOutput(_cut(output.stdout, max_length - errors), _cut(output.stderr, errors), output.exit_code)
+    return ShellOutput(_cut(output.stdout, max_length - errors), _cut(output.stderr, errors), output.exit_code)
 
 
 def _cut(text: str, limit: int) -> str:

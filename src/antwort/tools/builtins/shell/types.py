@@ -68,7 +68,7 @@ class BadCommands(ValueError):
     """The arguments of a call are invalid. The message tells the model how to write them."""
 
 
-class ShellAction(Struct, frozen=True):
+class CommandList(Struct, frozen=True):
     """The commands to run, as `action` of the item."""
 
     commands: tuple[str, ...]
@@ -76,7 +76,7 @@ class ShellAction(Struct, frozen=True):
     timeout_ms: int | None = None
 
 
-def read_action(written: str) -> ShellAction:
+def read_action(written: str) -> CommandList:
     """Parse the arguments of a call."""
     try:
         given: object = json.loads(written, strict=False)  # models often write raw line breaks within strings
@@ -94,7 +94,7 @@ def read_action(written: str) -> ShellAction:
         raise BadCommands('There is no command to run: "commands" must be a list of strings that are not empty.')
     if len(listed) > MAX_COMMANDS:
         raise BadCommands(f"More than {MAX_COMMANDS} commands in one call. Nothing was run; write a script instead.")
-    return ShellAction(
+    return CommandList(
         commands=tuple(_replace_surrogates(one) for one in cast("list[str]", listed)),
         max_output_length=_positive(fields, "max_output_length"),
         timeout_ms=_positive(fields, "timeout_ms"),
