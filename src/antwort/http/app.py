@@ -285,7 +285,8 @@ def _providers(
     if mcp is not None:
         yield mcp
     yield ClientRunProvider()
-    yield LocalShellProvider()
+    if running is None:
+        yield LocalShellProvider()
 
 
 def open_authenticator(config: Config) -> Authenticator:

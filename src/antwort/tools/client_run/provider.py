@@ -10,6 +10,7 @@ from antwort.api.tools import (
     ApplyPatchTool,
     ComputerTool,
     ComputerUsePreviewTool,
+    LocalEnvironment,
     LocalShellTool,
     ShellTool,
     ToolDeclaration,
@@ -61,7 +62,7 @@ class LocalShellProvider(_ClientRunProvider):
 
     async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> PreparedTool:
         assert isinstance(tool, ShellTool)  # noqa: S101 - the only type in `tools`
-        kind = (tool.environment or {}).get("type", _LOCAL)
-        if kind != _LOCAL:
-            raise unsupported_value(str(kind), [_LOCAL], f"{param}.environment.type")
+        if not isinstance(tool.environment, LocalEnvironment | None):
+            kind = str(tool.environment.__struct_config__.tag)
+            raise unsupported_value(kind, [_LOCAL], f"{param}.environment.type")
         return prepare_local(tool, param, context)

@@ -80,6 +80,11 @@ class HostedShellCall(CallDefaults):
     def item(self) -> dict[str, Any]:
         return self._call_item("in_progress")
 
+    @property
+    def serial_key(self) -> str | None:
+        """The container, which runs one call at a time."""
+        return self._container_id
+
     def started_events(self) -> Sequence[Progress]:
         return ()
 

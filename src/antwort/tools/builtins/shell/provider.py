@@ -1,17 +1,17 @@
-"""Provider of the shell: prepares it, in the container of a response."""
+"""Provider of the shell: prepares it in the container of a response, or for the client."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from antwort.api.errors import invalid
 from antwort.api.tools import AutoEnvironment, ReferencedEnvironment, ShellTool, ToolDeclaration
 from antwort.config import CodeInterpreterSettings
 from antwort.engine.ports import PreparedTool, ToolContext
 from antwort.tools.builtins.container import ResponseContainers
 from antwort.tools.builtins.shell.prepared import PreparedShell
 from antwort.tools.builtins.shell.types import NAME
+from antwort.tools.client_run import prepare_local
 
 
 class ShellProvider:
@@ -42,6 +42,5 @@ class ShellProvider:
             case ReferencedEnvironment(container_id=named):
                 container = await self._containers.prepare(named, f"{param}.environment", context)
             case _:
-                message = "This server runs 'shell' only with an environment of the type 'container_auto' or "
-                raise invalid(f"{message}'container_reference'.", param=f"{param}.environment")
+                return prepare_local(tool, param, context)
         return PreparedShell(container, self._settings)
