@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
@@ -55,6 +56,7 @@ _logger = logging.getLogger(__name__)
 
 _CONTENT_READS = 4
 """Resumed responses that read contents of files at a time: all those of a replica that has ended begin at once."""
+_DECLARED_RE = re.compile(r"tools\[(\d+)\]")
 
 
 @dataclass
@@ -208,6 +210,9 @@ class Engine:
             for index, declared in enumerate(tools)
             if is_hosted(declared)
         }
+        for index, tool in prepared.items():
+            if tool.shown is not None and (at := _DECLARED_RE.fullmatch(tools[index].param)):
+                response.tools[int(at[1])] = tool.shown
         offer = classify(tools, response.tool_choice, prepared)
         reads_files = any(tool.reads_files for tool in prepared.values())
         attacher = Attacher(
@@ -302,6 +307,7 @@ class Engine:
                 tuple(prepared.specs),
                 reads_files=prepared.reads_files,
                 is_client_run=prepared.is_client_run,
+                shown=prepared.shown_declaration(),
                 is_written_whole=prepared.is_written_whole,
                 begins_at=prepared.begins_at,
             )

@@ -480,6 +480,10 @@ class PreparedTool(Protocol):
         """
         ...
 
+    def shown_declaration(self) -> dict[str, Any] | None:
+        """How the response shows the tool, where that differs from the declaration."""
+        ...
+
     def opening_items(self) -> Sequence[OpeningItem]:
         """The items that the response begins with, without those that the output has already."""
         ...
@@ -511,6 +515,9 @@ class ToolDefaults:
     is_client_run: bool = False
     is_written_whole: bool = False
     begins_at: re.Pattern[str] | None = None
+
+    def shown_declaration(self) -> dict[str, Any] | None:
+        return None
 
     def opening_items(self) -> Sequence[OpeningItem]:
         return ()

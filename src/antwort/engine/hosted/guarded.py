@@ -66,6 +66,8 @@ class HostedTool(NamedTuple):
     is_client_run: bool = False
     is_written_whole: bool = False
     begins_at: re.Pattern[str] | None = None
+    shown: dict[str, Any] | None = None
+    """How the response shows the declaration, if not as it is."""
 
 
 class Opening(NamedTuple):

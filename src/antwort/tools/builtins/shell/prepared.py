@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import AbstractContextManager
+from typing import Any
 
 from antwort.api.errors import ApiError
 from antwort.config import CodeInterpreterSettings
@@ -25,6 +26,13 @@ class PreparedShell(ToolDefaults):
         self.max_bytes = settings.max_output_size
         self._annotates = container.claim_annotations()
         self.specs = (container.described(with_skills(SPEC, container.skills), "/mnt/data"),)
+
+    def shown_declaration(self) -> dict[str, Any] | None:
+        """With the id of the container, once there is one, as OpenAI shows it."""
+        record = self._container.record
+        if record is None:
+            return None
+        return {"type": "shell", "environment": {"type": "container_reference", "container_id": record.id}}
 
     async def open(self, name: str, call_id: str, arguments: str) -> HostedCall:
         del name, arguments
