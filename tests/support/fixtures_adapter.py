@@ -53,6 +53,11 @@ SCRIPT = {
         {"when": {"text": "search the web", "turn": 1}, "reply": [search("forbidden")]},
         {"when": {"text": "search the web", "turn": 2}, "reply": [{"text": VERDICT}]},
         {
+            "when": {"text": "Run `ls` and `cat missing`", "turn": 1},
+            "reply": [web("shell", commands=["touch a.txt; ls", "cat missing"])],
+        },
+        {"when": {"text": "Run `ls` and `cat missing`", "output": "(exit code 1)"}, "reply": [{"text": VERDICT}]},
+        {
             "when": {"text": "Run in the shell, in one call", "turn": 1},
             "reply": [web("shell", commands=["cat notes.txt", "echo more >> notes.txt; exit 3"])],
         },
@@ -137,7 +142,6 @@ NOT_SUPPORTED = "antwort does not run this tool yet"
 UNSUPPORTED_TOOLS: tuple[str, ...] = (
     "file_search",
     "file_search_failure",
-    "shell_hosted",
     "mcp",
 )
 UNUSUAL_OUTPUT: tuple[str, ...] = ("two_messages", "unknown_items")
