@@ -88,11 +88,11 @@ def _truncated(output: ShellOutput, max_length: int | None) -> ShellOutput:
 
 
 def _cut(text: str, limit: int) -> str:
-    """The head and the tail of a text, with a mark between them if it fits."""
+    """The head and the tail of a text with a mark between them; of a text with little space, the head."""
     if len(text) <= limit:
         return text
     mark = f"\n[... {len(text) - limit} characters cut ...]\n"
-    if len(mark) >= limit:
+    if len(mark) > limit // 2:
         return text[:limit]
     left = limit - len(mark)
     return text[: left // 2] + mark + text[len(text) - (left - left // 2) :]
