@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ class Runner:
         return f"It failed: {error}"
 
 
-async def steps(call: HostedShellCall, written: str, size: int = 3):
+async def steps(call: HostedShellCall, written: str, size: int = 3) -> list[Any]:
     parts = [written[at : at + size] for at in range(0, len(written), size)]
     return [event for part in parts for event in call.write(part)] + [step async for step in call.run()]
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from antwort.containers.sandboxes.port import ExecutionResult, Output
+from antwort.containers.sandboxes.port import ExecutionResult, ExecutionStatus, Output
 from antwort.tools.builtins.shell.results import (
     SANDBOX_RESTARTED,
     ShellOutput,
@@ -12,8 +12,8 @@ from antwort.tools.builtins.shell.results import (
 )
 
 
-def result(status="exit", stdout="", stderr="", **fields) -> ExecutionResult:
-    output = tuple(Output(name, text) for name, text in (("stdout", stdout), ("stderr", stderr)) if text)
+def result(status: ExecutionStatus = "exit", stdout: str = "", stderr: str = "", **fields) -> ExecutionResult:
+    output = tuple(one for one in (Output("stdout", stdout), Output("stderr", stderr)) if one.text)
     return ExecutionResult(status=status, output=output, **fields)
 
 
