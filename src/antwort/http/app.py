@@ -28,8 +28,8 @@ from antwort.containers import Containers
 from antwort.containers.replicas.calls import CallTokens
 from antwort.containers.replicas.client import ReplicaClient
 from antwort.containers.sandboxes import Backend, open_backend
-from antwort.engine.attachments.input_urls import InputUrls
 from antwort.containers.skills.library import SkillLibrary
+from antwort.engine.attachments.input_urls import InputUrls
 from antwort.engine.background import Background
 from antwort.engine.driver import ResponseRun
 from antwort.engine.engine import Engine
