@@ -60,8 +60,8 @@ from antwort.storage import open_store
 from antwort.telemetry import Metrics, log
 from antwort.tools import FunctionProvider, ToolRegistry
 from antwort.tools.builtins.codeinterpreter import CodeInterpreterProvider
-from antwort.tools.builtins.mcp import McpProvider, open_mcp
 from antwort.tools.builtins.container import ResponseContainers
+from antwort.tools.builtins.mcp import McpProvider, open_mcp
 from antwort.tools.builtins.shell import ShellProvider
 from antwort.tools.builtins.websearch import OpenedWebSearch, WebSearchProvider, open_web_search
 from antwort.tools.client_run import ClientRunProvider, LocalShellProvider
