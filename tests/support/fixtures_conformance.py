@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fake_mcp_servers import FakeMcpServer
 from fake_search_api import Found, fake_search_api
 from fixtures_server import Server, create_key, run_server
 
@@ -70,20 +71,21 @@ SCRIPT: dict[str, Any] = {
 
 
 @contextmanager
-def conforming_server(directory: Path) -> Iterator[Server]:
-    """The server process, with the keys `a` and `b` of two tenants."""
+def conforming_server(directory: Path) -> Iterator[tuple[Server, str]]:
+    """The server process, with the keys `a` and `b` of two tenants; and the URL of an MCP server."""
     keys = {name: create_key(directory, name, "--tenant", name) for name in ("a", "b")}
-    with fake_search_api(PAGES) as api:
+    with fake_search_api(PAGES) as api, FakeMcpServer().running() as crm:
         config = {
             "auth": {"keys_file": "keys.json"},
             "models": {"default_for_unknown": False, "scripted": {"kind": "scripted", "script": "script.yaml"}},
             "providers": {
                 "code_interpreter": {"enabled": True},
                 "web_search": {"engine": "searxng", "url": api.url, "timeout": 3},
+                "mcp": {"allow_networks": ["127.0.0.1/32"]},
             },
         }
         (directory / "scratch").mkdir(parents=True)
         environment = {"TMPDIR": str(directory / "scratch")}
         with run_server(directory, config, environment=environment, script=SCRIPT) as server:
             server.keys = keys
-            yield server
+            yield server, crm.url

@@ -17,22 +17,27 @@ from fixtures_conformance import conforming_server
 from antwort.cli import main
 from antwort.conformance.suite import ALL_CHECKS
 
-MCP_URL = "http://127.0.0.1:9/mcp"
-
 NOT_PASSED = {
-    "shell": "not supported",
     "file_search": "not supported",
-    "mcp": "not supported",
-    "mcp-approval": "not supported",
     "containers:expired": "skipped",  # it waits for more than a minute
 }
 """All that this server does not pass: areas, or single checks. A tool that becomes available is removed from here."""
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
+def servers(tmp_path_factory):
     with conforming_server(tmp_path_factory.mktemp("server") / "s") as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def server(servers):
+    return servers[0]
+
+
+@pytest.fixture(scope="module")
+def mcp_url(servers):
+    return servers[1]
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +74,8 @@ def run(server, tmp_path):
 # ── this server ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_this_server_passes_every_check(server, run):
-    done = run(server.url, arguments=["--mcp-url", MCP_URL])
+def test_this_server_passes_every_check(server, mcp_url, run):
+    done = run(server.url, arguments=["--mcp-url", mcp_url])
 
     checks = [f"{area}:{behaviour}" for area, behaviours in ALL_CHECKS.items() for behaviour in behaviours]
     expected = {name: NOT_PASSED.get(name, NOT_PASSED.get(name.partition(":")[0], "passed")) for name in checks}
@@ -315,9 +320,9 @@ def test_objects_of_another_tenant_that_are_visible_fail_every_check_of_tenants(
 
 
 @pytest.mark.parametrize("status, body", [(200, b"{}"), (200, b'{"id": "x", "output": [], "data": []}'), (500, b"[]")])
-def test_a_server_with_one_answer_for_everything_passes_no_check(proxy, run, status, body):
+def test_a_server_with_one_answer_for_everything_passes_no_check(proxy, run, status, body, mcp_url):
     proxy.fault = answer_with(status, body)
-    done = run(proxy.url, arguments=["--model", "scripted", "--mcp-url", MCP_URL])
+    done = run(proxy.url, arguments=["--model", "scripted", "--mcp-url", mcp_url])
 
     assert done.having("passed") == set()
     assert done.result.exit_code == 1

@@ -49,7 +49,7 @@ def page_text(source: Source, text: str, part: int, size: int) -> tuple[str, str
 
 
 def found_text(source: Source, text: str, pattern: str) -> tuple[str, str]:
-    """The places of a page that contain a text: what the model reads, and the excerpts in it. Takes time: use a thread."""
+    """The places of a page that contain a text: what the model reads, and the excerpts in it. Slow: use a thread."""
     words = [re.escape(word) for word in pattern.split()]
     excerpts: list[str] = []
     end, count = -1, 0
@@ -67,7 +67,7 @@ def found_text(source: Source, text: str, pattern: str) -> tuple[str, str]:
 
 
 def excerpt(text: str, query: str, size: int) -> str:
-    """The part of a text, at most `size` characters, where the words of a query first occur. Takes time: use a thread."""
+    """The part of a text, at most `size` characters, where the words of a query first occur. Slow: use a thread."""
     if len(text) <= size:
         return text
     words = [re.escape(word) for word in _WORD_RE.findall(query)[:_MAX_EXCERPT_WORDS]]
