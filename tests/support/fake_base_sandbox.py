@@ -38,6 +38,7 @@ NEEDS_A_SESSION = {
     "test_commands_have_exit_codes_and_separate_streams",
     "test_a_command_past_its_timeout_is_killed",
     "test_commands_and_code_share_files_only",
+    "test_skills_can_be_read_and_not_changed",
 }
 """Tests of `SandboxesConformance` for what the base protocol lacks: variables, echo, live output, /mnt/data, tiers."""
 

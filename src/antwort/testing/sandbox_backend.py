@@ -147,6 +147,15 @@ class SandboxesConformance:
         check_equal(printed(await command_result(sandbox, "echo $x; pwd; echo 3 > from_shell")), "\n/mnt/data\n")
         check_equal((await result_of(sandbox, "x, open('from_shell').read()")).echo, repr((1, "3\n")))
 
+    async def test_skills_can_be_read_and_not_changed(self, sandbox: Sandbox) -> None:
+        await sandbox.add_skill("a-skill", chunks(tar({"SKILL.md": b"how to", "lib/x.py": b"x = 1"})))
+        result = await command_result(sandbox, 'cd "$SKILLS_DIR/a-skill" && cat SKILL.md lib/x.py && touch y')
+        check("how tox = 1" in printed(result), f"its files are there: {printed(result)!r}")
+        check(result.exit_code != 0, "nothing can be written")
+        await raises_refused(sandbox.add_skill("a-skill", chunks(tar({"../x": b""}))))
+        await raises_refused(sandbox.add_skill("a\\b", chunks(tar({"x": b""}))))
+        check_equal(await sandbox.list_files(), [])
+
     # ── files ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_files_are_written_listed_read_and_deleted(self, sandbox: Sandbox) -> None:
