@@ -33,7 +33,7 @@ from weakincentives.adapters.openai import (
     OpenAIContainerWorkspaceSection,
     OpenAIHostedToolsConfig,
 )
-from weakincentives.errors import CompactionError, ContainerExpiredError, PromptEvaluationError
+from weakincentives.errors import CompactionError, ContainerExpiredError
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
 from weakincentives.resources import ResourceRegistry
 from weakincentives.runtime import ContextCompacted, PromptExecuted, Session, ToolInvoked, WorkspaceSynced
@@ -84,7 +84,8 @@ ANSWERS = [
     reply("count the files", 1, "code_interpreter", code=COUNT),
     reply("how many were there", 1, "code_interpreter", code="print(len(names))"),
     reply("Analyze sales trends", 1, "run_query", sql="SELECT sum(sold) AS total FROM sales"),
-    reply("Analyze sales trends", 2, "code_interpreter", code="import json; print(json.dumps({'total': 30}))"),
+    reply("Analyze sales trends", 2, "web_search", queries=["how to sum sales"]),
+    reply("Analyze sales trends", 3, "code_interpreter", code="import json; print(json.dumps({'total': 30}))"),
     reply("List the data", 1, "code_interpreter", code="import os; print(sorted(os.listdir('/mnt/data/data')))"),
     reply("Compute the digests", 1, "code_interpreter", code=DIGESTS),
     {"when": {"text": "Summarize the conversation above"}, "reply": [{"text": "Digests: <<find /[0-9a-f]{64}/>>"}]},
@@ -99,8 +100,15 @@ def server(tmp_path_factory):
     models = {MODEL: {"kind": "scripted", "script": "script.yaml"}}
     directory = tmp_path_factory.mktemp("antwort")
     everything = {"level": "debug"}
+    write_files(directory / "pages", {"docs.example/sales.md": "# Sales\n\nSum the column sold."})
+    searching = {"engine": "local", "folder": str(directory / "pages")}
     with code_server(
-        "local", directory, script={**script({}), "answers": ANSWERS}, models=models, log=everything
+        "local",
+        directory / "server",
+        script={**script({}), "answers": ANSWERS},
+        web_search=searching,
+        models=models,
+        log=everything,
     ) as running:
         yield running
 
@@ -251,26 +259,21 @@ class DatabaseConnection:
 
 
 def test_story_3_hybrid_tools(run_block, server):
-    """antwort has no web search and names it in the error; without it the story runs."""
     session = Session()
     workspace = OpenAIContainerWorkspaceSection(session=session)
     given = {"AnalysisResult": AnalysisResult, "DatabaseConnection": DatabaseConnection}
     defined = run_block("class QueryParams:", session=session, workspace=workspace, **given)
-    prompt, refusal = Prompt(defined["template"]), ""
+    prompt = Prompt(defined["template"])
     adapter: OpenAIAdapter = defined["adapter"]
     assert [tool.name for tool in adapter.native_tools] == ["code_interpreter", "web_search"]
     with workspace, closing(DatabaseConnection()) as database:
         resources = ResourceRegistry.build({DatabaseConnection: database})
-        try:
-            response = adapter.evaluate(prompt, session=session, resources=resources)
-        except PromptEvaluationError as error:
-            refusal = str(error)
-            response = adapter_for(server, model=MODEL).evaluate(prompt, session=session, resources=resources)
+        response = adapter.evaluate(prompt, session=session, resources=resources)
 
-    assert not refusal or "web_search" in refusal
     assert response.output == AnalysisResult(30)
-    client_call, provider_call = session[ToolInvoked].all()
+    client_call, search, provider_call = session[ToolInvoked].all()
     assert (client_call.name, client_call.result.value) == ("run_query", defined["QueryResult"]([{"total": 30}], 1))
+    assert (search.name, search.origin, search.success) == ("web_search", "provider", True)
     assert (provider_call.name, provider_call.origin) == ("code_interpreter", "provider")
 
 
