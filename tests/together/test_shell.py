@@ -170,8 +170,7 @@ def test_a_chained_response_and_a_replayed_history_use_the_same_container(client
     third = client.responses.create(model="scripted", input=replayed, tools=[AUTO], include=OUTPUTS)
 
     reference = {"type": "container_reference", "container_id": container}
-    assert second.tools[0].environment.to_dict() == reference
-    assert first.tools[0].environment.type == "container_auto"
+    assert first.tools[0].environment.to_dict() == second.tools[0].environment.to_dict() == reference
     assert shell_outputs(second)[0].stdout == "kept\n"
     assert shell_calls(second)[0].environment.container_id == container
     assert third.output_text == repr("kept\n")

@@ -10,9 +10,10 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ import msgspec
 from antwort.api import items
 from antwort.api.errors import ApiError, unavailable
 from antwort.api.ids import new_id
-from antwort.api.items import Item
+from antwort.api.items import Item, Raw
 from antwort.api.requests import CreateResponse, check, check_input, given_schemas
 from antwort.api.responses import CompactedResponse, IgnoredTool, Response, Usage, initial_response
 from antwort.api.secrets import without_secrets
@@ -210,9 +211,6 @@ class Engine:
             for index, declared in enumerate(tools)
             if is_hosted(declared)
         }
-        for index, tool in prepared.items():
-            if tool.shown is not None and (at := _DECLARED_RE.fullmatch(tools[index].param)):
-                response.tools[int(at[1])] = tool.shown
         offer = classify(tools, response.tool_choice, prepared)
         reads_files = any(tool.reads_files for tool in prepared.values())
         attacher = Attacher(
@@ -226,6 +224,8 @@ class Engine:
         )
         history = [offer.names.for_model(item) for item in await attacher.history(context)]
         hosted = HostedTools(prepared)
+        show_tools = partial(_shown_tools, tools, hosted)
+        response.tools = show_tools(response.tools)
         summary_model = self.models.find(self.compaction.model) if self.compaction.model else chosen
         plan = await self._plan_compaction(request, context, history, chosen, summary_model, sealer)
         turn = TurnLoop(
@@ -245,6 +245,7 @@ class Engine:
             compaction=plan,
         )
         turn.opening = hosted.opening()
+        turn.show_tools = show_tools
         if checkpoint is not None:
             turn.restore(checkpoint)
         return ResponseRun(
@@ -307,7 +308,6 @@ class Engine:
                 tuple(prepared.specs),
                 reads_files=prepared.reads_files,
                 is_client_run=prepared.is_client_run,
-                shown=prepared.shown_declaration(),
                 is_written_whole=prepared.is_written_whole,
                 begins_at=prepared.begins_at,
             )
@@ -353,6 +353,13 @@ def _threshold(requested: int | None, settings: CompactionSettings, chosen: Chos
 
 def _reasoning_sealer(sealer: TenantSealer) -> SealReasoning:
     return lambda item_id, text: sealer.seal(item_id, SealedReasoning(text))
+
+
+def _shown_tools(tools: Sequence[DeclaredTool], hosted: HostedTools, declared: list[Raw]) -> list[Raw]:
+    """The declared tools as the response shows them now."""
+    places = {index: at for index, one in enumerate(tools) if (at := _DECLARED_RE.fullmatch(one.param))}
+    shown = {int(places[index][1]): raw for index, raw in hosted.shown_declarations().items() if index in places}
+    return [shown.get(at, raw) for at, raw in enumerate(declared)]
 
 
 def _with_trigger(given: str | list[dict[str, Any]] | None) -> list[dict[str, Any]]:

@@ -481,7 +481,7 @@ class PreparedTool(Protocol):
         ...
 
     def shown_declaration(self) -> dict[str, Any] | None:
-        """How the response shows the tool, where that differs from the declaration."""
+        """How the response shows the tool, where that differs from the declaration. Read twice: first and last."""
         ...
 
     def opening_items(self) -> Sequence[OpeningItem]:

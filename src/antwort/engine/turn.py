@@ -114,6 +114,8 @@ class TurnLoop:
         self._compaction = compaction or CompactionPlan()
         self.opening = Opening()
         """What the response begins with."""
+        self.show_tools: Callable[[list[Raw]], list[Raw]] = list
+        """The declared tools, as the response shows them at its end."""
         if self._compaction.is_upstream_triggered:  # the reply is a compaction, and no call
             self._offer = offer.with_auto_choice()
         self._transcript = list(self._compaction.transcript)
@@ -291,6 +293,7 @@ class TurnLoop:
     def _finalize(self, status: ResponseStatus) -> None:
         """Set the status, the output and the usage of the response."""
         self.response.status = status
+        self.response.tools = self.show_tools(self.response.tools)
         self.response.output = [
             {**item, "status": "incomplete"} if item.get("status") == "in_progress" else item
             for item in self._output.output

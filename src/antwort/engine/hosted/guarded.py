@@ -66,7 +66,6 @@ class HostedTool(NamedTuple):
     is_client_run: bool = False
     is_written_whole: bool = False
     begins_at: re.Pattern[str] | None = None
-    shown: dict[str, Any] | None = None
     """How the response shows the declaration, if not as it is."""
 
 
@@ -102,6 +101,15 @@ class HostedTools:
                     opening_items.append(opened)
                 calls += tool.opening_calls()
         return Opening(opening_items, calls)
+
+    def shown_declarations(self) -> dict[int, Raw]:
+        """The declarations that the response shows otherwise, by the index of the tool."""
+        shown: dict[int, Raw] = {}
+        for index, (tool_type, tool, *_) in self._tools.items():
+            with guard(tool_type, "show its declaration"):
+                if (declaration := tool.shown_declaration()) is not None:
+                    shown[index] = declaration
+        return shown
 
     async def open(self, tool_index: int, call: WholeCall) -> GuardedCall | RefusedCall:
         """Begin a call; or the refusal of the tool. One that cannot begin has an item all the same, and fails."""
