@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,7 +12,7 @@ from fixtures_sealing import new_sealer
 
 from antwort.api.events import AnyEvent
 from antwort.api.requests import CreateResponse
-from antwort.api.tools import FileSearchTool
+from antwort.api.tools import FileSearchTool, ToolDeclaration
 from antwort.engine.driver import ResponseRun
 from antwort.engine.engine import Engine
 from antwort.engine.ports import CallPiece, ChosenModel, ToolRegistry
@@ -55,13 +56,15 @@ WAIT = object()
 
 
 @asynccontextmanager
-async def running(directory, model: FakeModel, tools: ToolRegistry | None = None, **request):
+async def running(
+    directory, model: FakeModel, tools: ToolRegistry | None = None, declared: Sequence[ToolDeclaration] = (), **request
+):
     """A response that was started with this model."""
     store = await open_store(f"sqlite:///{directory}/antwort.db", directory / "blobs")
     models = ModelRegistry({"m": ChosenModel("m", model, "m")}, default="m", default_for_unknown=False)
     engine = Engine(models, tools or Tools([EchoProvider()]), store, new_sealer())
     try:
-        yield await engine.start(US, CreateResponse(input="go", tools=[SEARCH], **request))
+        yield await engine.start(US, CreateResponse(input="go", tools=[SEARCH, *declared], **request))
     finally:
         await engine.retries.aclose()
         await store.aclose()

@@ -25,6 +25,7 @@ from antwort.engine.checkpoint.steps import Step, encode_step
 from antwort.engine.commands import Ask, Cancelled, Command, Continue, Count, Emit, NextPiece, Open, Run
 from antwort.engine.context import Context
 from antwort.engine.event_buffer import EventBuffer, Frame
+from antwort.engine.hosted.cancellation import LeakedCancellation, raise_leaked
 from antwort.engine.hosted.guarded import HostedTools
 from antwort.engine.hosted.running import RunningCalls
 from antwort.engine.ports import CallNotRecorded, Finished, Model, ModelFault, ModelRequest, Piece
@@ -183,7 +184,12 @@ class ResponseRun:
 
     async def _execute(self, command: Count | Ask | NextPiece | Open) -> object:
         if isinstance(command, Open):
-            return await self.tools.open(command.tool_index, command.call)
+            try:
+                with raise_leaked():
+                    return await self.tools.open(command.tool_index, command.call)
+            except LeakedCancellation:
+                _logger.exception("a call could not begin")
+                return self.tools.not_opened(command.tool_index)
         if isinstance(command, Count):
             return await self._count_tokens(command)
         return await self._next_piece(command)

@@ -46,6 +46,7 @@ from antwort.engine.compaction.retention import Budgets
 from antwort.engine.context import Context, check_in_steps, check_outputs, load_context
 from antwort.engine.declared.tools import DeclaredTool, declare, declared_tools, has_secrets
 from antwort.engine.driver import ResponseRun, RetryingWriter
+from antwort.engine.hosted.cancellation import raise_leaked
 from antwort.engine.hosted.guarded import HostedTool, HostedTools
 from antwort.engine.output_builder import OutputBuilder, SealReasoning
 from antwort.engine.ports import ChosenModel, Models, ToolContext, ToolRegistry
@@ -301,7 +302,8 @@ class Engine:
 
     async def _prepare_tool(self, tool: ToolDeclaration, param: str, context: ToolContext) -> HostedTool:
         try:
-            prepared = await self.tools.prepare(tool, param, context)
+            with raise_leaked():
+                prepared = await self.tools.prepare(tool, param, context)
             return HostedTool(
                 tool_type(tool),
                 prepared,

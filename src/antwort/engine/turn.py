@@ -323,7 +323,12 @@ class TurnLoop:
         index = self._output.next_index
         added = self._output.begin(begun)
         steps = [
-            wire.ToolProgress(type=step.type, item_id=begun["id"], output_index=index, fields=step.fields)
+            wire.ToolProgress(
+                type=step.type,
+                item_id=begun["id"] if step.has_item_id else None,
+                output_index=index,
+                fields=step.fields,
+            )
             for step in progress
         ]
         return [added, *steps, self._output.end(index, done)]

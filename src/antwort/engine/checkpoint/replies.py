@@ -53,6 +53,7 @@ def restore_reply(open_reply: OpenReply, owners: Mapping[str, FunctionOwner]) ->
         elif call.owner is None and not call.refusal:
             call.refusal = f"There is no tool '{call.name}'."
         call.feed(one.arguments)
+        call.is_ended = call.is_begun
     waiting = saved.waiting[saved.waiting.index(open_reply.last) + 1 :]
     reply.waiting = deque(reply.calls[one] if isinstance(one, int) else one for one in waiting)
     return reply

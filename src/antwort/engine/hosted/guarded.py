@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple, cast
@@ -122,6 +123,11 @@ class HostedTools:
             item = {**opened.item}
             _check_item(item)
             return GuardedCall(tool_type, item, opened)
+        return self.not_opened(tool_index)
+
+    def not_opened(self, tool_index: int) -> GuardedCall:
+        """A call that could not begin: it has an item, and fails."""
+        tool_type = self._tools[tool_index].type
         family = tool_family(tool_type)
         identifier = new_id(_ID_PREFIXES.get(family, "fc_"))
         item = {"id": identifier, "type": f"{family}_call", "status": "in_progress"}
@@ -192,6 +198,9 @@ class GuardedCall:
         self._error = error
         """Why the call has failed, for the model; empty while nothing has."""
         self._steps: AsyncIterator[Progress | NextItem | ToolDone] | None = None
+        self._unread_ends: deque[Raw] = deque()
+        """How the item that is open, and those behind it, would end, of a call that has produced further items."""
+        self._end: Raw = item
 
     @property
     def has_run(self) -> bool:
@@ -208,6 +217,7 @@ class GuardedCall:
     def write_early(self, arguments: str) -> None:
         """Take all of the arguments before the item begins."""
         self.early = [*self._start(), *(self._write(arguments) if arguments else ())]
+        self._end = self._provider_end(_FAILED).item
 
     def early_events(self) -> list[ToolProgress]:
         return [self._event(step) for step in self.early]
@@ -236,6 +246,7 @@ class GuardedCall:
         """The step as the turn gets it. Steps are delivered in order, at once or later."""
         if isinstance(step, NextItem):
             self.item = {**step.begun}
+            self._unread_ends.popleft()
         return self._event(step) if isinstance(step, Progress) else step
 
     async def produce(self) -> Progress | NextItem | ToolDone:
@@ -252,14 +263,27 @@ class GuardedCall:
                         _check_item(step.done)
                         _check_item(step.begun)
                         self._produced = {**step.begun}
+                        self._unread_ends.append(self._end)
+                        self._end = self._provider_end(_FAILED).item
                         return step
                     return _checked(step)
                 self._error = _NO_RESULT
             self._error = self._error or _FAILED
-        return self.failed(self._error)
+        return self._provider_end(self._error)
+
+    def broken_off(self) -> ToolDone:
+        """The end of a call whose run raised `CancelledError` of its own."""
+        _logger.error("tool %s cancelled a call of its own", self._tool_type)
+        self._error = _FAILED
+        return self._provider_end(_FAILED)
 
     def failed(self, reason: str) -> ToolDone:
-        """The end of a call that was not run to its end."""
+        """The end of the open item, of a call that was not run to its end."""
+        done = self._provider_end(reason)
+        return ToolDone(self._unread_ends[0], done.text) if self._unread_ends else done
+
+    def _provider_end(self, reason: str) -> ToolDone:
+        """The end of the item that the last step produced."""
         if self._call is not None:
             with guard(self._tool_type, "report a failed call"):
                 return self._call.failed(reason)

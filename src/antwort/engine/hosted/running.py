@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from antwort.api.events import ToolProgress
+from antwort.engine.hosted.cancellation import LeakedCancellation, raise_leaked
 from antwort.engine.hosted.guarded import GuardedCall, NamedCall
 from antwort.engine.ports import NextItem, Progress, ToolDone
 from antwort.telemetry import ToolCallSpan
@@ -29,13 +31,18 @@ class _Run:
 
     async def next_step(self) -> Progress | NextItem | ToolDone:
         """The next step; before the last one the call has released what it holds."""
-        step = await self.call.produce()
+        try:
+            with raise_leaked():
+                step = await self.call.produce()
+        except LeakedCancellation:
+            step = self.call.broken_off()
         if isinstance(step, ToolDone):
             await self._end(step.item.get("status", "completed"))
         return step
 
     async def _end(self, status: str) -> None:
-        await self.call.aclose()
+        with suppress(LeakedCancellation), raise_leaked():
+            await self.call.aclose()
         self._span.end(status)
 
     async def cancel(self) -> None:
@@ -66,9 +73,8 @@ class RunningCalls:
         """Begin to read a call; those `beside` it run at the same time, and are read later."""
         if beside:
             self._start([named, *beside])
-        elif not self._lanes:
-            self._single = _Run(named)
-        assert self._single or self._lanes[0].named.call is named.call  # noqa: S101 - calls are read in order
+        elif not (self._lanes and self._lanes[0].named.call is named.call):
+            self._single = _Run(named)  # also one between calls that run already: the client runs it
 
     async def next_step(self, call: GuardedCall) -> ToolProgress | NextItem | ToolDone:
         """The next step of the call that is read."""

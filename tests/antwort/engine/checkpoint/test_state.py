@@ -14,7 +14,7 @@ from fixtures_turn import ClientRunTools, OpeningTools, PairTools, TurnRunner, c
 from antwort.api.events import FINAL_EVENTS, AnyEvent
 from antwort.api.items import Item, read
 from antwort.engine.checkpoint.state import Checkpoint, UnreadableCheckpoint, read_checkpoint
-from antwort.engine.checkpoint.steps import Step, encode_step
+from antwort.engine.checkpoint.steps import Step, decode_step, encode_step
 from antwort.engine.commands import Ask
 from antwort.engine.compaction.compactor import Compactor
 from antwort.engine.compaction.plan import CompactionPlan
@@ -338,3 +338,22 @@ def test_the_format_of_calls_that_ran_beside_another_is_read():
     assert checkpoint.reply is not None
     assert checkpoint.reply.beside[1].item["id"] == "fs_2"
     assert checkpoint.reply.awaiting == {0}
+
+
+def test_a_call_that_ended_is_not_run_again_beside_one_that_did_not_begin():
+    """A version without calls at the same time has stored the steps: the others of the reply are still to be run."""
+
+    def new_runner() -> ContinuedRunner:
+        return ContinuedRunner({}, SEVERAL_CALLS)
+
+    runner = new_runner()
+    runner.run()
+    for database in crashes(runner, Database()):
+        steps = [decode_step(one.body) for one in database.steps]
+        if not steps or steps[-1].begun is None or steps[-1].beside == []:
+            continue
+        older = msgspec.structs.replace(steps[-1], beside=[])
+        database.steps[-1] = msgspec.structs.replace(database.steps[-1], body=encode_step(older))
+        assert execute(new_runner, database).ran == ["call_two", "call_three"]
+        return
+    raise AssertionError("no calls have begun at the same time")

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 
 import pytest
 from engine_runs import FakeModel, events_of, running
-from fixtures_turn import EchoCall, EchoTools, check_grammar
+from fake_echo_provider import EchoProvider
+from fixtures_turn import EchoCall, EchoTools, PairCall, check_grammar
 from fold import fold
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antwort.api.events import ToolProgress, kind_of
+from antwort.api.tools import ApplyPatchTool
 from antwort.engine.hosted.guarded import GuardedCall, NamedCall
 from antwort.engine.hosted.running import RunningCalls
 from antwort.engine.ports import CallPiece, Finished, NextItem, Progress, TextPiece, ToolDone
+from antwort.tools import ToolRegistry
+from antwort.tools.client_run import ClientRunProvider
 
 pytestmark = pytest.mark.anyio
 
@@ -108,6 +113,47 @@ async def test_a_failure_of_one_call_changes_no_other(tmp_path):
     assert [item["status"] for item in run.response.output[1:4]] == ["completed", "failed", "completed"]
 
 
+@pytest.mark.parametrize("arguments", [("a",), ("a", "b", "c")])
+async def test_a_tool_that_cancels_itself_fails_its_own_call_only(tmp_path, arguments):
+    async def cancel(name: str) -> None:
+        if name == "a":
+            raise asyncio.CancelledError
+
+    async with running(tmp_path, reply(*arguments), KeyedTools(cancel)) as run:
+        check_grammar(await asyncio.wait_for(events_of(run), 20))
+
+    others = ["completed"] * len(arguments)
+    assert [item["status"] for item in run.response.output] == ["completed", "failed", *others]
+
+
+async def test_a_tool_that_cancels_itself_while_it_begins_a_call_fails_that_call_only(tmp_path):
+    class Tools(EchoTools):
+        async def open(self, name, call_id, arguments):
+            raise asyncio.CancelledError
+
+    async with running(tmp_path, reply("a"), Tools()) as run:
+        check_grammar(await asyncio.wait_for(events_of(run), 20))
+
+    assert [item["status"] for item in run.response.output] == ["completed", "failed", "completed"]
+
+
+@pytest.mark.parametrize("order", ["sps", "spsp", "spps", "pss", "ssp"])
+async def test_calls_of_the_client_between_calls_that_run_at_the_same_time(tmp_path, order):
+    """`s` is a search, which runs here, and `p` a patch, which the client applies."""
+    kinds = {
+        "s": ("file_search", {"query": "q"}, "file_search_call"),
+        "p": ("apply_patch", {"type": "delete_file", "path": "x"}, "apply_patch_call"),
+    }
+    calls = [CallPiece(at, kinds[one][0], f"call_{at}", json.dumps(kinds[one][1])) for at, one in enumerate(order)]
+    model = FakeModel([*calls, Finished("calls")])
+    tools = ToolRegistry([EchoProvider(), ClientRunProvider()])
+    async with running(tmp_path, model, tools, [ApplyPatchTool()]) as run:
+        check_grammar(await asyncio.wait_for(events_of(run), 20))
+
+    assert run.response.status == "completed"
+    assert [item["type"] for item in run.response.output] == [kinds[one][2] for one in order]
+
+
 async def test_cancelling_stops_all_calls_and_each_has_an_item(tmp_path):
     running_now: set[str] = set()
 
@@ -129,6 +175,51 @@ async def test_cancelling_stops_all_calls_and_each_has_an_item(tmp_path):
     assert running_now == set()
     assert run.response.status == "cancelled"
     assert [item["status"] for item in run.response.output] == ["completed"] + ["incomplete"] * 3
+
+
+async def test_cancelling_ends_the_first_item_of_a_call_whose_second_one_was_not_sent(tmp_path):
+    has_second = asyncio.Event()
+
+    class Pair(PairCall):
+        def write(self, delta: str) -> list[Progress]:
+            super().write(delta)
+            return [Progress("response.shell_call_command.delta", {"delta": delta}, has_item_id=False)]
+
+        async def run(self) -> AsyncIterator[Progress | NextItem | ToolDone]:
+            if self._arguments == "a":
+                await asyncio.Event().wait()
+            async for step in super().run():
+                if isinstance(step, ToolDone):
+                    has_second.set()
+                    await asyncio.Event().wait()
+                yield step
+
+    class Tools(EchoTools):
+        async def open(self, name, call_id, arguments):
+            self.opened += 1
+            return Pair(f"fs_{self.opened}")
+
+    async with running(tmp_path, reply("a", "b"), Tools()) as run:
+        seen = []
+
+        async def listen() -> None:
+            async for event in run.events():
+                seen.append(event)  # noqa: PERF401 - those before the cancellation, too
+
+        listening = asyncio.create_task(listen())
+        await asyncio.wait_for(has_second.wait(), 20)
+        listening.cancel()
+        await asyncio.wait([listening])
+
+    events = [*seen, *run._final_events]
+    check_grammar(events)
+    commands = [event for event in events if kind_of(event) == "response.shell_call_command.delta"]
+    assert [(event.item_id, event.output_index, event.fields["delta"]) for event in commands] == [
+        (None, 1, "a"),
+        (None, 2, "b"),
+    ]
+    assert [item["id"] for item in run.response.output[1:]] == ["fs_1", "fs_2"]
+    assert {item["status"] for item in run.response.output[1:]} == {"incomplete"}
 
 
 async def test_a_reader_that_stops_reads_no_call_further(tmp_path):
