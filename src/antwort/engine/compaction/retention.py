@@ -39,8 +39,9 @@ _ANSWERED_TYPES = {
     "apply_patch_call",
     "computer_call",
     "tool_search_call",
+    "mcp_approval_request",
 }
-"""Types of calls whose output is an item of its own."""
+"""Types of calls whose output is an item of its own; that of an approval request is the response to it."""
 _NOT_RETAINED = {"image_generation_call"}  # contains the whole image
 _ID_RE = re.compile(
     r"(?=[cf])(?:\b|(?<=\\[nrt]))"  # the lookahead halves the time of a search
@@ -150,7 +151,7 @@ def retain(history: Sequence[Item], budgets: Budgets) -> Retained:
 def without_open_calls(history: Sequence[Item]) -> list[Item]:
     """The history without calls that have no output, and outputs that have no call."""
     paired = {index for call in _paired_calls(history) if call.is_complete for index in call.indexes}
-    return [item for at, item in enumerate(history) if at in paired or not (_is_call(item) or item.is_output)]
+    return [item for at, item in enumerate(history) if at in paired or not (_is_call(item) or _is_output(item))]
 
 
 # ── messages ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -233,7 +234,17 @@ def _has_separate_output(item: Item) -> bool:
 
 
 def _is_call(item: Item) -> bool:
-    return item.type.endswith("_call")
+    return item.type.endswith("_call") or item.type == "mcp_approval_request"
+
+
+def _is_output(item: Item) -> bool:
+    return item.is_output or item.type == "mcp_approval_response"
+
+
+def _answered_id(item: Item) -> str | None:
+    """The id of the call that an output belongs to."""
+    answered = item.raw.get("approval_request_id")
+    return answered if item.type == "mcp_approval_response" and isinstance(answered, str) else item.call_id
 
 
 def _paired_calls(history: Sequence[Item]) -> list[_PairedCall]:
@@ -246,8 +257,8 @@ def _paired_calls(history: Sequence[Item]) -> list[_PairedCall]:
             calls.append(call)
             if _has_separate_output(item):
                 waiting.setdefault(item.call_id or item.id, []).append(call)
-        elif item.is_output and waiting.get(item.call_id):
-            call = waiting[item.call_id].pop(0)
+        elif _is_output(item) and waiting.get(_answered_id(item)):
+            call = waiting[_answered_id(item)].pop(0)
             call.output_index = index
             call.indexes.append(index)
     return calls

@@ -415,3 +415,15 @@ def test_identifiers_behind_a_line_break_are_found_also_in_json():
     found = retain([message("see\ncntr_1"), function_call("c", '{"text": "see\\ncntr_2"}')], BUDGETS).identifiers
 
     assert found == ["cntr_1", "cntr_2"]
+
+
+def test_an_approval_request_waits_for_its_response():
+    fields = {"server_label": "s", "name": "pay", "arguments": "{}"}
+    old, new = (items.read({"type": "mcp_approval_request", "id": f"mcpr_{n}", **fields}) for n in (1, 2))
+    response = items.read({"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True})
+    history = [message("asked"), old, response, ANSWER, new]
+    retained = retain(history, BUDGETS)
+
+    assert raws(retained.open_calls) == [new.raw]
+    assert raws(retained.window(message("summary", id="cmp_1")))[-3:] == [old.raw, response.raw, new.raw]
+    assert raws(without_open_calls(history)) == raws([message("asked"), old, response, ANSWER])
