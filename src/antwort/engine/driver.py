@@ -175,10 +175,13 @@ class ResponseRun:
         self._final_events = [self._numbered(event) for event in events]
 
     async def _close(self) -> None:
-        await self._close_pieces()
-        await self._running.aclose()
-        if not self._is_settled and not self.server_stopping and not self.is_taken_over:
-            await _shielded(self._settle(*self._final_events))
+        """Stop the model and the calls, and store the end; that also if it is cancelled again meanwhile."""
+        try:
+            await self._close_pieces()
+            await self._running.aclose()
+        finally:
+            if not self._is_settled and not self.server_stopping and not self.is_taken_over:
+                await _shielded(self._settle(*self._final_events))
 
     # ── commands ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

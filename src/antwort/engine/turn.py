@@ -184,7 +184,7 @@ class TurnLoop:
                 return self._completed()
             if (left := self._tokens_left()) is not None and left < _MIN_OUTPUT_TOKENS:
                 return self._incomplete("max_output_tokens")
-            self._totals.is_choice_met |= reply.has_hosted_calls
+            self._totals.is_choice_met |= reply.has_hosted_calls and self._totals.turns > 0  # the model's, not approved
             self._totals.is_client_only |= not self._may_run_more()
             self._narrow_offer()
             reply = None

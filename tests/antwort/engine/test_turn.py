@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from fixtures_compaction import message, unpaired
 from fixtures_sealing import tenant_sealer
-from fixtures_turn import TurnRunner, check_grammar, used
+from fixtures_turn import OpeningTools, TurnRunner, check_grammar, used
 from fold import fold
 from hypothesis import given
 from hypothesis import strategies as st
@@ -341,6 +341,17 @@ def test_a_forbidden_call_is_refused(choice, name):
     assert runner.tools.opened == 0
     assert "must not be called" in runner.history()[-1].raw["output"]
     assert runner.requests[1].choice == runner.requests[0].choice
+
+
+def test_approved_calls_do_not_meet_a_forced_choice():
+    choice = {"type": "function", "name": "add"}
+    call = [CallPiece(0, "add", "c", "{}"), Finished("calls")]
+    runner = TurnRunner({"tools": [SEARCH, FUNCTION], "tool_choice": choice}, call, tools=OpeningTools)
+    response = runner.run()
+
+    assert runner.requests[0].choice == MustCall("add")
+    kinds = ["mcp_list_tools", "file_search_call", "file_search_call", "function_call"]
+    assert [item["type"] for item in response.output] == kinds
 
 
 def test_an_unsupported_tool_type_is_refused_by_name():

@@ -149,7 +149,9 @@ def _line(item: Item | None) -> str:
 def _call_line(item: Item) -> str:
     raw = item.raw
     name = raw.get("name") or item.type.removesuffix("_call")
-    values = (raw.get(key) for key in ("arguments", "input", "code", "action", "actions", "operation", "queries", "outputs"))
+    values = (
+        raw.get(key) for key in ("arguments", "input", "code", "action", "actions", "operation", "queries", "outputs")
+    )
     return f"called {name}: " + " ".join(str(value) for value in values if value)
 
 

@@ -108,10 +108,10 @@ class RunningCalls:
         """Stop the calls that have not ended."""
         tasks, single = self._tasks, self._single
         self._tasks, self._single, self._lanes = [], None, []
-        if single is not None:
-            await single.cancel()
         for task in tasks:
             task.cancel()
+        if single is not None:
+            await single.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 

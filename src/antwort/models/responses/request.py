@@ -7,14 +7,14 @@ unchanged: their encrypted content is bound to their id.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set as AbstractSet
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
 from antwort.api.items import GivenReasoning, Item, Raw
 from antwort.engine.ports import FunctionSpec, ModelRequest, MustCall
-from antwort.models.replay_hosted_calls import replay_call, replay_message, replay_output
+from antwort.models.replay_hosted_calls import OUTPUT_NOT_STORED, replay_call, replay_message, replay_output
 
 Body: TypeAlias = dict[str, Any]
 ReplayReasoning: TypeAlias = Literal["sealed", "all", "drop"]
@@ -48,6 +48,7 @@ def to_compact_body(request: ModelRequest, *, model: str, reasoning: ReplayReaso
 
 def to_input(items: Sequence[Item], reasoning: ReplayReasoning) -> Iterator[Raw]:
     """The history in items that the upstream understands. Stored items that could not be parsed are left out."""
+    answered = {str(_call_id(item)) for item in items if item.is_output}
     for item in items:
         if item.known is None:
             continue
@@ -59,7 +60,7 @@ def to_input(items: Sequence[Item], reasoning: ReplayReasoning) -> Iterator[Raw]
         elif isinstance(item.known, GivenReasoning):
             yield from _reasoning(item, item.known, reasoning)
         else:
-            yield from _replay(item)
+            yield from _replay(item, answered)
 
 
 def _without_file_ids(value: Any) -> Any:  # noqa: ANN401 - any JSON
@@ -81,14 +82,21 @@ def _reasoning(item: Item, known: GivenReasoning, replay: ReplayReasoning) -> It
         yield {"summary": [], **fields}
 
 
-def _replay(item: Item) -> Iterator[Raw]:
+def _call_id(item: Item) -> object:
+    return item.raw.get("call_id") or item.raw.get("id")
+
+
+def _replay(item: Item, answered: AbstractSet[str]) -> Iterator[Raw]:
+    """A hosted call with its output. An upstream refuses a call without one, as a call that was cut off leaves it."""
     if (call := replay_call(item)) is not None:
         yield {"type": "function_call", "call_id": call.call_id, "name": call.name, "arguments": call.arguments}
-        if call.output is not None:
-            yield {"type": "function_call_output", "call_id": call.call_id, "output": call.output}
+        output = call.output
+        if output is None and call.call_id not in answered:
+            output = OUTPUT_NOT_STORED
+        if output is not None:
+            yield {"type": "function_call_output", "call_id": call.call_id, "output": output}
     elif (output := replay_output(item)) is not None:
-        call_id = item.raw.get("call_id") or item.raw.get("id")
-        yield {"type": "function_call_output", "call_id": call_id, "output": output}
+        yield {"type": "function_call_output", "call_id": _call_id(item), "output": output}
     elif (text := replay_message(item)) is not None:
         yield {"type": "message", "role": "user", "content": text}
 

@@ -120,9 +120,9 @@ def _without_fence(lines: Sequence[str]) -> Sequence[str]:
 def _without_envelope(lines: Sequence[str]) -> tuple[_Section | None, Sequence[str]]:
     """The file that the envelope of a patch names, and the lines inside. Several files are a `BadPatch`."""
     inner = _stripped(lines)
-    if inner and inner[0].strip() == _BEGIN_PATCH:
+    if inner and inner[0].rstrip() == _BEGIN_PATCH:
         inner = inner[1:]
-    if inner and inner[-1].strip() == _END_PATCH:
+    if inner and inner[-1].rstrip() == _END_PATCH:
         inner = inner[:-1]
     if len(inner) == len(_stripped(lines)) and not (inner and _SECTION_RE.match(inner[0])):
         return None, lines
@@ -251,8 +251,8 @@ def _numbered(lines: Sequence[str]) -> Sequence[str]:
 
 
 def _joined(lines: Sequence[str], *, like: Sequence[str]) -> str:
-    """The diff; it ends with a line break if the given one did."""
-    return "\n".join([*lines, ""] if lines and not like[-1] else lines)
+    """The diff; it ends with a line break if the given one did, or if its last line is empty."""
+    return "\n".join([*lines, ""] if lines and not (like[-1] and lines[-1]) else lines)
 
 
 def _line(number: int, line: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 
 import pytest
-from engine_runs import FakeModel, events_of, running
+from engine_runs import US, FakeModel, events_of, running
 from fake_echo_provider import EchoProvider
 from fixtures_turn import EchoCall, EchoTools, PairCall, check_grammar
 from fold import fold
@@ -175,6 +175,30 @@ async def test_cancelling_stops_all_calls_and_each_has_an_item(tmp_path):
     assert running_now == set()
     assert run.response.status == "cancelled"
     assert [item["status"] for item in run.response.output] == ["completed"] + ["incomplete"] * 3
+
+
+@pytest.mark.parametrize("arguments", [("a",), ("a", "b")])
+async def test_cancelling_twice_stores_the_end(tmp_path, arguments):
+    started, stopping = asyncio.Event(), asyncio.Event()
+
+    async def stop_slowly(_: str) -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopping.set()
+            await asyncio.Event().wait()
+
+    async with running(tmp_path, reply(*arguments), KeyedTools(stop_slowly)) as run:
+        listening = asyncio.create_task(events_of(run))
+        for reached in (started, stopping):
+            await asyncio.wait_for(reached.wait(), 20)
+            listening.cancel()
+        await asyncio.wait([listening])
+        stored = await run.store.get_response(US, run.response.id)
+
+    assert stored is not None
+    assert stored.response.status == "cancelled"
 
 
 async def test_cancelling_ends_the_first_item_of_a_call_whose_second_one_was_not_sent(tmp_path):

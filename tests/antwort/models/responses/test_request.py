@@ -6,6 +6,7 @@ from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat, ReasoningOptions
 from antwort.api.tools import GrammarFormat
 from antwort.engine.ports import FunctionSpec, ModelRequest, MustCall
+from antwort.models.replay_hosted_calls import OUTPUT_NOT_STORED
 from antwort.models.responses.request import ReplayReasoning, to_body, to_compact_body, to_input
 
 COMPACTION = {"type": "compaction", "id": "cmp_1", "encrypted_content": "gAAAA", "created_by": "x", "new_field": [1]}
@@ -78,6 +79,22 @@ def test_hosted_calls_become_function_calls_and_unknown_items_are_dropped():
         ("function_call_output", "ci_1"),
         ("function_call", "s"),
         ("function_call_output", "s"),
+    ]
+
+
+def test_a_hosted_call_that_was_cut_off_gets_an_output():
+    """Of local calls, a client answers those that it got whole; it answers no call that was interrupted."""
+    cut = {"type": "shell_call", "id": "sh_1", "call_id": "a", "status": "incomplete", "action": {"commands": ["ls"]}}
+    local = {"type": "local_shell_call", "id": "lsh_1", "call_id": "b", "action": {"type": "exec", "command": ["ls"]}}
+    output = {"type": "local_shell_call_output", "id": "b", "output": "a.txt"}
+
+    made = to_items(cut, local, output)
+
+    assert [(one["type"], one["call_id"], one.get("output")) for one in made] == [
+        ("function_call", "a", None),
+        ("function_call_output", "a", OUTPUT_NOT_STORED),
+        ("function_call", "b", None),
+        ("function_call_output", "b", "a.txt"),
     ]
 
 

@@ -45,6 +45,7 @@ def problem(kind: str | None, path: str | None, diff: str | None) -> str:
         "@@  indented anchor \n-two",
         "@@\n--- two\n+++ two",
         "+@@\n+*** End of File",
+        " *** Begin Patch\n-two\n *** End Patch\n",
     ],
 )
 def test_a_valid_change_stays_as_it_is(diff):
@@ -73,6 +74,7 @@ def test_a_deletion_has_no_diff():
         ("--- a.txt\t2026-01-01\n+++ a.txt\t2026-01-02\n@@ -1 +1 @@ def f(\n-two\n+TWO\n", "@@\n-two\n+TWO\n"),
         ("diff --git a/a.txt b/a.txt\nindex 1..2 100644\n--- a/a.txt\n+++ b/a.txt\n@@ -2 +2 @@\n-two\n", "@@\n-two\n"),
         ("@@\n-two\n\\ No newline at end of file\n+TWO\n\\ No newline at end of file\n", "@@\n-two\n+TWO\n"),
+        ("-one\n@@\n\n\\ No newline at end of file", "-one\n@@\n\n"),
         ("@@class A:\n-two\n", "@@ class A:\n-two\n"),
         ("@@ \n-two\n", "@@\n-two\n"),
         ("@@\n-two\n*** End of File\n\n\n", "@@\n-two\n*** End of File\n"),
