@@ -30,6 +30,7 @@ class ReplyQueue:
     """A call was not refused. Where `tool_choice` forces a call, others are refused."""
     is_asked_again: bool = False
     """The demanded call is missing, and the model is asked for it again."""
+    _keys: dict[int, int] = field(default_factory=dict[int, int])
 
     @property
     def is_cut(self) -> bool:
@@ -47,7 +48,9 @@ class ReplyQueue:
 
     def key_of(self, call: WrittenCall) -> int:
         """The index of a call in the reply."""
-        return next(key for key, one in self.calls.items() if one is call)
+        if len(self._keys) < len(self.calls):  # a search for each of many calls would be quadratic
+            self._keys = {id(one): key for key, one in self.calls.items()}
+        return self._keys[id(call)]
 
     def add_call(self, piece: CallPiece, call: WrittenCall) -> None:
         self.calls[piece.index] = call
