@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import sqlite3
 import threading
@@ -23,6 +24,7 @@ _logger = logging.getLogger(__name__)
 
 _VERSION: Final = 2
 _MAX_WORDS: Final = 32
+_MAX_REDIRECTS: Final = 1000
 _WORD_RE: Final = re.compile(r"\w+")
 
 _SCHEMA: Final = """
@@ -86,14 +88,20 @@ class DocumentIndex:
     # ── documents ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def get(self, url: str) -> Document | None:
-        """The document of a URL, or the one that it redirects to."""
+        """The document of a URL, or the one that it redirects to. It is as old as the older of document and redirect."""
         with self._lock:
-            redirect = self._connection.execute("SELECT target, hops FROM redirects WHERE url = ?", (url,)).fetchone()
-            target, hops = (url, "[]") if redirect is None else redirect
+            redirect = self._connection.execute(
+                "SELECT target, hops, stored_at FROM redirects WHERE url = ?", (url,)
+            ).fetchone()
+            target, hops, redirected_at = (url, "[]", math.inf) if redirect is None else redirect
             row = self._connection.execute(
                 "SELECT url, title, text, is_page, stored_at FROM documents WHERE url = ?", (target,)
             ).fetchone()
-        return None if row is None else msgspec.structs.replace(_document(row), redirects=tuple(json.loads(hops)))
+        if row is None:
+            return None
+        document = _document(row)
+        stored_at = min(document.stored_at, redirected_at)
+        return msgspec.structs.replace(document, redirects=tuple(json.loads(hops)), stored_at=stored_at)
 
     def put(self, documents: Iterable[tuple[str, Document]]) -> None:
         """Store documents, each with its host. What an engine says about a page does not replace the page."""
@@ -124,7 +132,7 @@ class DocumentIndex:
             self._connection.execute("INSERT OR REPLACE INTO redirects VALUES (?, ?, ?, ?)", row)
 
     def shrink(self, *, max_size: int, max_age: float) -> None:
-        """Delete documents that are older than `max_age` seconds, and the oldest above `max_size` characters."""
+        """Delete documents and redirects older than `max_age` seconds, and the oldest above `max_size` characters."""
         with self._lock, self._connection:
             self._connection.execute("DELETE FROM documents WHERE stored_at < ?", (self._clock() - max_age,))
             (size,) = self._connection.execute("SELECT coalesce(sum(size), 0) FROM documents").fetchone()
@@ -135,6 +143,9 @@ class DocumentIndex:
                 self._connection.execute("DELETE FROM documents WHERE id = ?", (oldest[0],))
                 size -= oldest[1]
             self._connection.execute("DELETE FROM redirects WHERE target NOT IN (SELECT url FROM documents)")
+            self._connection.execute("DELETE FROM redirects WHERE stored_at < ?", (self._clock() - max_age,))
+            newest = "SELECT url FROM redirects ORDER BY stored_at DESC, url LIMIT ?"
+            self._connection.execute(f"DELETE FROM redirects WHERE url NOT IN ({newest})", (_MAX_REDIRECTS,))  # noqa: S608 - no values
 
     def search(self, text: str, *, limit: int, domains: tuple[str, ...] = (), since: float = 0.0) -> list[Document]:
         """Documents with words of the text, the best first; only those of these domains, stored since then."""

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from antwort.config import WebCacheSettings
+from antwort.net.errors import QueueFull
+from antwort.net.fair_semaphore import FairSemaphore
 from antwort.net.fetch import FetchedPage, Fetcher, FetchError, FetchRefused
 from antwort.net.fetch.fetcher import check_url
 from antwort.tools.builtins.websearch.document_index import Document, DocumentIndex
@@ -30,6 +32,10 @@ T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 
 _MAX_OPEN: Final = 32
+MAX_FETCHES: Final = 16
+"""Pages that are fetched and read at the same time."""
+_MAX_QUEUE: Final = 256
+_MAX_WAIT: Final = 60.0
 _DIGEST: Final = 32
 
 
@@ -118,6 +124,7 @@ class PageReader:
         self._cache = cache
         self._fetcher = fetcher
         self._extractor = extractor
+        self._slots = FairSemaphore(MAX_FETCHES, "pages", max_queue=_MAX_QUEUE, wait_timeout=_MAX_WAIT, retry_after=5)
 
     @property
     def opens_pages(self) -> bool:
@@ -159,8 +166,11 @@ class PageReader:
         self, tenant: str, url: str, domains: AllowedDomains, extractor: PageExtractor, *, is_stored: bool
     ) -> SavedPage:
         try:
-            fetched: FetchedPage = await self._fetcher.fetch(url, accepts=is_readable, allows_host=domains.allows)
-            text = await extractor.extract(tenant, fetched)
+            async with self._slots.slot(tenant):  # until the text is extracted, since that needs the page in memory
+                fetched: FetchedPage = await self._fetcher.fetch(url, accepts=is_readable, allows_host=domains.allows)
+                text = await extractor.extract(tenant, fetched)
+        except QueueFull as error:
+            raise PageUnavailable("The page was not opened: too many pages are being opened; try again later.") from error
         except FetchError as error:
             raise PageUnavailable(f"The page was not opened: {error}.") from error
         except ExtractionFailed as error:

@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+from waiting import wait_until_async
 
 from antwort.config import WebCacheSettings
-from antwort.net.fetch import AddressPolicy, Fetcher, FetchLimits
+from antwort.net.fetch import AddressPolicy, FetchedPage, Fetcher, FetchLimits
 from antwort.tools.builtins.websearch.document_index import Document
-from antwort.tools.builtins.websearch.domains import AllowedDomains
+from antwort.tools.builtins.websearch.domains import AllowedDomains, allowed_domains
 from antwort.tools.builtins.websearch.engines import GuardedEngine, SavedPage
 from antwort.tools.builtins.websearch.extraction import ExtractionFailed, PageText
-from antwort.tools.builtins.websearch.pages import PageCache, PageReader, PageUnavailable
+from antwort.tools.builtins.websearch.pages import MAX_FETCHES, PageCache, PageReader, PageUnavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -186,6 +188,60 @@ async def test_a_redirect_is_dropped_with_its_page_and_replaced_by_a_page(cache)
     cache.clock.now += 101
     await cache.put("a", [page("x")])
     assert await cache.get("a", "https://a.example/") is None
+
+
+async def test_a_redirect_is_as_old_as_it_is_and_not_as_its_page(cache):
+    target = Document("https://b.example/", "b", "tea", redirects=("https://b.example/",))
+    await cache.put("a", [target], redirected_from="https://a.example/")
+    cache.clock.now += 60
+    await cache.put("a", [page("b")])
+
+    assert await cache.get("a", "https://b.example/", max_age=10) is not None
+    assert await cache.get("a", "https://a.example/", max_age=10) is None, "it may redirect elsewhere by now"
+    assert await cache.get("a", "https://a.example/") is not None
+    cache.clock.now += 60
+    await cache.put("a", [page("b")])
+    assert await cache.get("a", "https://a.example/") is None
+
+
+async def test_redirects_are_bounded(cache):
+    target = Document("https://b.example/", "b", "tea", redirects=("https://b.example/",))
+    for number in range(1010):
+        cache.clock.now += 0.01
+        await cache.put("a", [target], redirected_from=f"https://a.example/{number}")
+
+    found = [await cache.get("a", f"https://a.example/{number}") for number in (0, 9, 10, 1009)]
+    assert [one is not None for one in found] == [False, False, True, True]
+
+
+async def test_pages_that_are_opened_at_the_same_time_are_limited(cache):
+    class CountingFetcher:
+        running = most = 0
+        go = asyncio.Event()
+
+        async def fetch(self, url, **_):
+            self.running += 1
+            self.most = max(self.most, self.running)
+            await self.go.wait()
+            self.running -= 1
+            return FetchedPage(url, "text/html", "", b"Tea prices")
+
+    fetcher = CountingFetcher()
+    opened = PageReader(GuardedEngine(NoPages(), name="fake"), cache, fetcher, FakeExtractor())  # pyright: ignore[reportArgumentType] - fakes
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(3 * MAX_FETCHES):
+            tasks.create_task(read(opened, f"https://tea.example/{number}", is_stored=False))
+        await wait_until_async(lambda: fetcher.running == MAX_FETCHES)
+        fetcher.go.set()
+
+    assert fetcher.most == MAX_FETCHES
+
+
+@pytest.mark.parametrize("host", ["münchen.example", "xn--mnchen-3ya.example"])
+async def test_a_domain_that_is_not_ascii_is_allowed_in_both_forms(two_hosts, site, host):
+    domains = allowed_domains(["münchen.example"], "tools[0].filters.allowed_domains")
+
+    assert (await read(two_hosts, f"http://{host}:{site.port}/tea", domains=domains)).text
 
 
 async def test_pages_of_the_engine_are_not_fetched(cache, site):
