@@ -403,6 +403,60 @@ def test_control_characters_of_a_server_are_not_printed(proxy, run):
     assert "[red]" in done.result.stdout
 
 
+def test_keys_that_a_server_returns_are_not_reported(proxy, run, server, tmp_path):
+    def echo(request: ProxiedRequest) -> ProxiedAnswer:
+        key = request.headers.get("authorization", "")
+        return ProxiedAnswer(500, {"content-type": "application/json"}, json.dumps({"error": f"of {key}"}).encode())
+
+    proxy.fault = on_request(echo)
+    done = run(proxy.url, "text", "tenants", arguments=["--model", "scripted"])
+    listed = run(proxy.url)
+
+    report = done.result.output + (tmp_path / "outcomes.json").read_text(encoding="utf-8")
+    assert "of Bearer $API_KEY" in report
+    assert listed.result.exit_code == 2
+    for key in (server.keys["a"], server.keys["b"]):
+        assert key not in report + listed.result.output
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[" * 100_000,
+        b'{"a":' * 900 + b"1" + b"}" * 900,
+        b'{"error": "\\ud800"}',
+        b'{"id": "%b", "output": []}' % (b"x" * 70_000),
+    ],
+    ids=["deep", "less deep", "surrogate", "long id"],
+)
+def test_hostile_json_fails_checks_and_not_the_suite(proxy, run, body):
+    proxy.fault = answer_with(200, body)
+    done = run(proxy.url, "text", "responses", "files", "containers", arguments=["--model", "scripted"])
+
+    assert done.having("passed") == set()
+    assert len(done.outcomes) > 20
+    assert done.result.exit_code == 1
+    assert isinstance(done.result.exception, SystemExit)
+
+
+def test_names_of_models_are_printed_without_control_characters(proxy, run):
+    proxy.fault = on_json(lambda body: body.update(data=[{"id": "\x1b]0;a\x07"}, {"id": "b" * 9999}]), path="/models")
+    output = run(proxy.url).result.output
+    proxy.fault = answer_with(500, b"\x1b]0;title\x07")
+    output += run(proxy.url).result.output
+
+    assert "\x1b" not in output
+    assert len(output) < 2000
+
+
+@pytest.mark.parametrize("key", ["sk-secrét", "sk-secret\n", "sk-sec ret"])
+def test_a_key_that_cannot_be_sent_is_not_shown(proxy, key):
+    result = CliRunner().invoke(main, ["conformance", proxy.url], env={"ANTWORT_API_KEY": key})
+
+    assert (result.exit_code, "sk-sec" in result.output) == (2, False)
+    assert "The API key contains" in result.stderr
+
+
 # ── the command ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

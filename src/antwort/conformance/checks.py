@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from antwort.conformance.client import ApiClient, Exchange, Unreachable
 from antwort.conformance.grammar import Violation
@@ -63,8 +64,9 @@ _VERDICTS: Final = {
     Inconclusive: Verdict.INCONCLUSIVE,
     Skipped: Verdict.SKIPPED,
 }
-MALFORMED: Final = (KeyError, IndexError, TypeError, AttributeError, ValueError)
+MALFORMED: Final = (KeyError, IndexError, TypeError, AttributeError, ValueError, RecursionError)
 """What reading an object raises that does not have the documented shape."""
+_MIN_SECRET: Final = 8
 
 
 _BEHAVIOURS: Final[set[Callable[..., None]]] = set()
@@ -79,6 +81,28 @@ def behaviour(method: CheckMethod) -> CheckMethod:
 def behaviours_of(kind: type) -> dict[str, str]:
     """The behaviours that a class checks, with the names of the methods, in their order."""
     return {name.replace("_", "-"): name for name, member in vars(kind).items() if member in _BEHAVIOURS}
+
+
+def without_keys(outcome: Outcome, keys: Sequence[str | None]) -> Outcome:
+    """An outcome without the keys of the run, which a server may have returned. Shorter ones are no secrets."""
+    secrets = [key for key in keys if key and len(key) >= _MIN_SECRET]
+
+    def hide(value: Any) -> Any:
+        match value:
+            case str():
+                return functools.reduce(lambda text, key: text.replace(key, "$API_KEY"), secrets, value)
+            case dict():
+                return {hide(name): hide(one) for name, one in cast("dict[Any, Any]", value).items()}
+            case list():
+                return [hide(one) for one in cast("list[Any]", value)]
+            case _:
+                return value
+
+    request = outcome.request
+    if request is not None:
+        request = replace(request, url=hide(request.url), body=hide(request.body))
+    texts = {name: hide(getattr(outcome, name)) for name in ("reason", "expected", "received")}
+    return replace(outcome, request=request, **texts)
 
 
 def run_check(check: Check) -> Outcome:

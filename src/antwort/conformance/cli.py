@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _OPENAI_HOST = "api.openai.com"
 _MAX_LISTED = 10
+_MAX_NAME = 100
 
 
 class _CannotRun(click.ClickException):
@@ -85,6 +86,7 @@ def conformance(  # noqa: PLR0913 - click passes each option
 
     Exit codes: 0 if nothing failed, 1 after a failure, 2 if the suite could not run.
     """
+    from antwort.conformance.checks import without_keys  # noqa: PLC0415 - needs an optional extra
     from antwort.conformance.report import print_report, write_json  # noqa: PLC0415 - needs an optional extra
     from antwort.conformance.suite import Selection, UnknownCheck, has_failed, run_suite  # noqa: PLC0415 - so does this
     from antwort.conformance.target import Target  # noqa: PLC0415 - so does this
@@ -98,14 +100,15 @@ def conformance(  # noqa: PLR0913 - click passes each option
     except UnknownCheck as error:
         raise click.UsageError(str(error)) from error
     with ExitStack() as stack:
-        client = _client(url, key or _key_of(key_env, url), timeout)
+        client = _client(url, _valid(key or _key_of(key_env, url)), timeout)
         stack.callback(client.close)
-        other = client.with_key(_key_of(other_key_env, url)) if other_key_env else None
+        other = client.with_key(_valid(_key_of(other_key_env, url))) if other_key_env else None
         if other is not None:
             stack.callback(other.close)
         target = Target(client, model or _only_model(client), other, mcp_url, slow)
         began = time.monotonic()
-        outcomes = list(run_suite(target, selection, _print_progress))
+        keys = (client.key, other.key if other is not None else None)
+        outcomes = [without_keys(one, keys) for one in run_suite(target, selection, _print_progress)]
         requests = client.requests + (other.requests if other is not None else 0)
     print_report(_console(), outcomes, requests, time.monotonic() - began)
     if json_file is not None:
@@ -124,6 +127,13 @@ def _key_of(name: str | None, url: str) -> str | None:
     return key
 
 
+def _valid(key: str | None) -> str | None:
+    """A key that can be sent in a header. The error of the HTTP client would show it."""
+    if key is not None and not (key.isascii() and key.isprintable() and " " not in key):
+        raise _CannotRun("The API key contains spaces, line breaks or characters that are not ASCII.")
+    return key
+
+
 def _client(url: str, key: str | None, timeout: float) -> ApiClient:
     from antwort.conformance.client import ApiClient, InvalidUrl  # noqa: PLC0415 - needs an optional extra
 
@@ -135,17 +145,21 @@ def _client(url: str, key: str | None, timeout: float) -> ApiClient:
 
 def _only_model(client: ApiClient) -> str:
     """The model that the server lists, if there is one only."""
+    from antwort.conformance.checks import MALFORMED, Outcome, Verdict, without_keys  # noqa: PLC0415 - so does this
     from antwort.conformance.client import Unreachable  # noqa: PLC0415 - needs an optional extra
     from antwort.conformance.grammar import Violation  # noqa: PLC0415 - so does this
+    from antwort.conformance.report import printable  # noqa: PLC0415 - so does this
 
     try:
         reply = client.get("/models")
         if reply.status == 401:
             raise _CannotRun("The server demands an API key: set ANTWORT_API_KEY, or name a variable with --key-env.")
         names = [str(one["id"]) for one in reply.ok()["data"]]
-    except (Unreachable, Violation, KeyError, TypeError) as error:
-        raise _CannotRun(f"{client.url}/models cannot be read: {error}") from error
+    except (Unreachable, Violation, *MALFORMED) as error:
+        reason = without_keys(Outcome("", "", Verdict.FAILED, str(error)), [client.key]).reason
+        raise _CannotRun(f"{client.url}/models cannot be read: {printable(reason)}") from error
     if len(names) != 1:
+        names = [printable(name[:_MAX_NAME]) for name in names]
         listed = ", ".join(names[:_MAX_LISTED]) + (", …" if len(names) > _MAX_LISTED else "")
         raise _CannotRun(f"The server lists {len(names)} models: name one with --model ({listed}).")
     return names[0]

@@ -1,10 +1,12 @@
 """HTTP client of the suite: sends a request, reads a bounded answer within a time limit, and can show it as curl.
 
-It waits and repeats a request that is answered with 429, as every client of the API does.
+It waits and repeats a request that is answered with 429, as every client of the API does. The server may be hostile:
+the time limit is that of the whole exchange, compressed answers are not accepted, and redirects are not followed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 import time
@@ -83,7 +85,7 @@ class Reply:
         """The body, which must be a JSON object."""
         try:
             value = json.loads(self.content)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Violation("a JSON body", self.text) from None
         require(isinstance(value, dict), "a JSON object", self.text)
         return value
@@ -131,16 +133,21 @@ class ApiClient:
     """How many requests were sent."""
     last: Exchange | None = None
     """The request that the current check looks at."""
-    _http: httpx2.Client = field(init=False, repr=False)
+    _http: httpx2.AsyncClient = field(init=False, repr=False)
+    _runner: asyncio.Runner = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.url = base_url(self.url)
-        headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
+        headers = {"accept-encoding": "identity"}
+        if self.key:
+            headers["authorization"] = f"Bearer {self.key}"
         is_local = urlsplit(self.url).hostname in _LOOPBACK  # no proxy reaches it
-        self._http = httpx2.Client(headers=headers, timeout=self.timeout, trust_env=not is_local)
+        self._http = httpx2.AsyncClient(headers=headers, timeout=None, trust_env=not is_local)
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
 
     def close(self) -> None:
-        self._http.close()
+        self._runner.run(self._http.aclose())
+        self._runner.close()
 
     def with_key(self, key: str | None) -> ApiClient:
         """Another client of the same server."""
@@ -170,7 +177,11 @@ class ApiClient:
         raw: bytes | None = None,
     ) -> Reply:
         """Send a request, again after a 429 that names a short time. `raw` is sent instead of a JSON body."""
-        url = httpx2.URL(self.url + path, params={name: _as_param(value) for name, value in (params or {}).items()})
+        values = {name: _as_param(value) for name, value in (params or {}).items()}
+        try:
+            url = httpx2.URL(self.url + path, params=values)
+        except httpx2.InvalidURL:
+            raise Violation("ids that fit into a URL", path) from None
         exchange = Exchange(method, str(url) if params else self.url + path, body, upload)
         self.last = exchange
         reply = self._send_once(exchange, raw)
@@ -184,7 +195,6 @@ class ApiClient:
 
     def _send_once(self, exchange: Exchange, raw: bytes | None) -> Reply:
         self.requests += 1
-        deadline = time.monotonic() + self.timeout
         options: Json = {}
         if exchange.upload is not None:
             options["files"] = {"file": (exchange.upload.name, exchange.upload.content)}
@@ -193,18 +203,24 @@ class ApiClient:
             options |= {"content": raw, "headers": {"content-type": "application/json"}}
         elif exchange.body is not None:
             options["json"] = exchange.body
-        content = bytearray()
         try:
-            with self._http.stream(exchange.method, exchange.url, **options) as answer:
-                for chunk in answer.iter_bytes():
-                    content += chunk
-                    require(len(content) <= self.max_body, f"an answer of up to {self.max_body} bytes")
-                    if time.monotonic() > deadline:
-                        raise Unreachable(f"the answer is not complete after {self.timeout:g} seconds")
-        except httpx2.TimeoutException as error:
-            raise Unreachable(f"no answer within {self.timeout:g} seconds") from error
+            return self._runner.run(self._exchange(exchange, options))
+        except TimeoutError as error:
+            raise Unreachable(f"no complete answer within {self.timeout:g} seconds") from error
         except httpx2.HTTPError as error:
             raise Unreachable(f"{type(error).__name__}: {error}") from error
+
+    async def _exchange(self, exchange: Exchange, options: Json) -> Reply:
+        content = bytearray()
+        async with (
+            asyncio.timeout(self.timeout),
+            self._http.stream(exchange.method, exchange.url, **options) as answer,
+        ):
+            encoding = answer.headers.get("content-encoding", "identity")
+            require_equal(encoding, "identity", "the content-encoding, as the request accepts it")
+            async for chunk in answer.aiter_raw():
+                content += chunk
+                require(len(content) <= self.max_body, f"an answer of up to {self.max_body} bytes")
         return Reply(answer.status_code, answer.headers, bytes(content), exchange)
 
 
@@ -213,6 +229,8 @@ def base_url(url: str) -> str:
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
         raise InvalidUrl(f"'{url}' is not the URL of a server, such as http://127.0.0.1:8080/v1.")
+    if "@" in parts.netloc:
+        raise InvalidUrl("The URL contains a user name or password: name a variable with the key by --key-env.")
     path = parts.path.rstrip("/") or "/v1"
     return f"{parts.scheme}://{parts.netloc}{path}"
 

@@ -92,7 +92,7 @@ def _print_failure(console: Console, outcome: Outcome) -> None:
     if outcome.request is not None:
         lines.append(("repeat", outcome.request.as_curl()))
     for name, text in lines:
-        console.print(f"  [dim]{name:9}[/]{escape(_printable(text))}", soft_wrap=True, highlight=False)
+        console.print(f"  [dim]{name:9}[/]{escape(printable(text))}", soft_wrap=True, highlight=False)
     console.print()
 
 
@@ -104,12 +104,12 @@ def _print_reasons(console: Console, outcomes: Sequence[Outcome]) -> None:
             reasons[outcome.area, outcome.verdict, outcome.reason].append(outcome.behaviour)
     for (area, verdict, reason), behaviours in reasons.items():
         names = ", ".join(behaviours) if len(behaviours) < len(BEHAVIOURS) // 2 else f"{len(behaviours)} checks"
-        console.print(f"{verdict}: {area} ({names}): {escape(_printable(reason))}", soft_wrap=True, highlight=False)
+        console.print(f"{verdict}: {area} ({names}): {escape(printable(reason))}", soft_wrap=True, highlight=False)
     if reasons:
         console.print()
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """A text of the server without control characters, which a terminal would interpret."""
     return "".join(one if one.isprintable() or one == "\n" else "�" for one in text)
 
@@ -121,7 +121,8 @@ def _shortened(text: str) -> str:
 def write_json(path: Path, url: str, model: str, outcomes: Sequence[Outcome], requests: int) -> None:
     """Write the outcomes as JSON. It contains no key."""
     document = {"url": url, "model": model, "requests": requests, "outcomes": [_as_json(one) for one in outcomes]}
-    path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")  # unpaired surrogates become JSON's escapes
 
 
 def _as_json(outcome: Outcome) -> Json:

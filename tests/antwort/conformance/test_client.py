@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import shlex
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 from typing import Any
 
 import pytest
@@ -109,6 +111,46 @@ def test_an_answer_that_does_not_end_is_no_answer():
         ended.set()
 
 
+@pytest.mark.parametrize("sent", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n"], ids=["head", "body"])
+def test_an_answer_that_trickles_is_no_answer(sent):
+    """Each byte comes in time, the answer does not."""
+    ended = threading.Event()
+
+    class Handler(BaseRequestHandler):
+        def handle(self) -> None:
+            with suppress(OSError):
+                self.request.recv(65536)
+                self.request.sendall(sent or b"HTTP/1.1 200 OK\r\nx: ")
+                while not ended.wait(0.02):
+                    self.request.sendall(b"y")
+
+    server = ThreadingTCPServer(("127.0.0.1", 0), Handler)
+    with running(server), api_client(f"http://127.0.0.1:{server.server_address[1]}", timeout=0.2) as (client, _):
+        try:
+            with pytest.raises(Unreachable, match=r"0\.2 seconds"):
+                client.get("/models")
+        finally:
+            ended.set()
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "gzip, gzip", "deflate", "br", "zstd"])
+def test_a_compressed_answer_is_not_decompressed(encoding):
+    bomb = gzip.compress(gzip.compress(bytes(1 << 24)))
+    with (
+        canned_server((200, {"content-encoding": encoding}, bomb)) as (url, received),
+        api_client(url) as (client, _),
+        pytest.raises(Violation, match="content-encoding"),
+    ):
+        client.get("/models")
+
+    assert {name.lower(): value for name, value in received[0].items()}["accept-encoding"] == "identity"
+
+
+def test_an_id_that_fits_into_no_url_is_a_violation():
+    with api_client("http://127.0.0.1:9") as (client, _), pytest.raises(Violation, match="fit into a URL"):
+        client.get(f"/responses/{'x' * 70_000}")
+
+
 def test_an_answer_that_is_too_large_is_a_violation():
     with (
         canned_server((200, {}, b"1" * 1001)) as (url, _),
@@ -139,7 +181,9 @@ def test_v1_is_added_to_a_url_without_a_path(url, expected):
     assert base_url(url) == expected
 
 
-@pytest.mark.parametrize("url", ["", "api.example", "ftp://api.example", "http://", "http://a/?b", "http://a/#b"])
+@pytest.mark.parametrize(
+    "url", ["", "api.example", "ftp://api.example", "http://", "http://a/?b", "http://a/#b", "http://a:b@c/"]
+)
 def test_other_urls_are_refused(url):
     with pytest.raises(InvalidUrl):
         base_url(url)
@@ -168,6 +212,7 @@ def test_an_error_is_read_from_its_envelope():
         (404, [ERROR]),
         (404, b"<html>"),
         (404, b"\xff"),
+        (404, b"[" * 100_000),
     ],
 )
 def test_another_answer_is_no_error(status, value):

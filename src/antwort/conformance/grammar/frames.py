@@ -26,7 +26,7 @@ def read_frames(stream: bytes) -> list[SentEvent]:
         name, data = found.groups()
         try:
             event = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Violation("the data of a frame is JSON", frame) from None
         require_equal(event.get("type"), name, "the name of the frame is the `type` of its event")
         events.append(event)

@@ -88,7 +88,7 @@ class DocumentIndex:
     # ── documents ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def get(self, url: str) -> Document | None:
-        """The document of a URL, or the one that it redirects to. It is as old as the older of document and redirect."""
+        """The document of a URL, or the one that it redirects to, which is as old as the older of the two."""
         with self._lock:
             redirect = self._connection.execute(
                 "SELECT target, hops, stored_at FROM redirects WHERE url = ?", (url,)

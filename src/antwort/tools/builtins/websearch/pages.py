@@ -170,7 +170,9 @@ class PageReader:
                 fetched: FetchedPage = await self._fetcher.fetch(url, accepts=is_readable, allows_host=domains.allows)
                 text = await extractor.extract(tenant, fetched)
         except QueueFull as error:
-            raise PageUnavailable("The page was not opened: too many pages are being opened; try again later.") from error
+            raise PageUnavailable(
+                "The page was not opened: too many pages are being opened; try again later."
+            ) from error
         except FetchError as error:
             raise PageUnavailable(f"The page was not opened: {error}.") from error
         except ExtractionFailed as error:
