@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -328,10 +329,25 @@ def test_a_server_with_one_answer_for_everything_passes_no_check(proxy, run, sta
     assert done.result.exit_code == 1
 
 
+def encrypt_again(answer: ProxiedAnswer) -> None:
+    """As a server does that encrypts the reasoning with each answer."""
+    number = itertools.count()
+
+    def change(value: Any) -> None:
+        for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+            change(one)
+        if isinstance(value, dict) and value.get("type") == "reasoning":
+            value["encrypted_content"] = f"{answer.headers.get('x-request-id')}-{next(number)}"
+
+    answer.change_json(change)
+    answer.change_events(change)
+
+
 TOLERATED = {
     "no obfuscation": on_events(lambda events: [event.pop("obfuscation", None) for event in events] and None),
     "new keys": on_events(lambda events: [event.update(novel=1) for event in events] and None),
     "new keys of items": on_json(extend_items),
+    "new ciphertexts": Fault(change_answer=lambda request, answer: encrypt_again(answer)),
     "an unknown event": on_events(lambda events: renumber([*events[:-1], {"type": "response.novel"}, events[-1]])),
 }
 
@@ -342,6 +358,14 @@ def test_additions_to_the_wire_are_tolerated(proxy, run, name):
     done = run(proxy.url, "text", f"{CODE}:stream", f"{CODE}:item", arguments=["--model", "scripted"])
 
     assert done.result.exit_code == 0, done.result.output
+
+
+def test_reasoning_may_be_encrypted_again_with_each_answer(proxy, run):
+    proxy.fault = TOLERATED["new ciphertexts"]
+    checks = [f"reasoning:{name}" for name in ("item", "stream", "fold", "include", "stored", "background", "resumed")]
+    done = run(proxy.url, *checks, arguments=["--model", "scripted"])
+
+    assert done.having("passed") == set(checks), done.result.output
 
 
 def test_an_unknown_event_is_tolerated(proxy, run):

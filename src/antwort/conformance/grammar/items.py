@@ -63,7 +63,9 @@ def _check_nested(item: Mapping[str, Any], *, strict: bool) -> None:
             for tool in tools:
                 require_keys(tool, rules.LISTED_TOOL_KEYS, "a tool of mcp_list_tools", allowed=allowed)
         case {"type": "web_search_call" | "local_shell_call", "action": action}:
-            _check_variant(action, rules.ACTION_KEYS, rules.OPTIONAL_ACTION_KEYS, "action", strict=strict)
+            unsure = _NONE if strict else rules.UNSURE_ACTION_KEYS
+            variants = {kind: keys - unsure for kind, keys in rules.ACTION_KEYS.items()}
+            _check_variant(action, variants, rules.OPTIONAL_ACTION_KEYS, "action", strict=strict)
             for source in action.get("sources") or ():
                 require_keys(source, frozenset(("type", "url")), "a source", allowed=_NONE if strict else None)
         case _:

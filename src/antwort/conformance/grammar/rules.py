@@ -279,6 +279,9 @@ ACTION_KEYS: Final = {
 }
 """The keys of the actions of a web search and of a local shell; of a search also `queries`, and included `sources`."""
 
+UNSURE_ACTION_KEYS: Final = _keys("query url")
+"""Keys of actions of a web search that OpenAI does not always send."""
+
 OPTIONAL_ACTION_KEYS: Final = {
     "search": _keys("queries sources"),
     "exec": _keys("timeout_ms user working_directory"),
