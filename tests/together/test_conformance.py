@@ -237,6 +237,23 @@ def drop_item_key(kind: str, name: str) -> Callable[[dict[str, Any]], None]:
     return change
 
 
+def forget_chain(request: ProxiedRequest) -> None:
+    if "previous_response_id" in request.body:
+        request.headers["x-previous"] = request.body.pop("previous_response_id")
+
+
+def echo_chain(request: ProxiedRequest, answer: ProxiedAnswer) -> None:
+    if "x-previous" in request.headers:
+        answer.change_json(lambda body: body.update(previous_response_id=request.headers["x-previous"]))
+
+
+def move_citations(response: dict[str, Any], end: int | None) -> None:
+    for item in response.get("output", ()):
+        for part in item.get("content", ()):
+            for one in part["annotations"]:
+                one["end_index"] = one["start_index"] if end is None else end
+
+
 CODE = "code_interpreter"
 FAULTS: dict[str, tuple[Fault, str]] = {
     "events in the wrong order": (on_events(swap("output_item.added")), "text:stream"),
@@ -280,6 +297,12 @@ FAULTS: dict[str, tuple[Fault, str]] = {
         "text:inputs",
     ),
     "a chain that is forgotten": (on_request(remove("previous_response_id")), "text:chained"),
+    "a chain that is echoed and forgotten": (
+        Fault(forget_chain, echo_chain),
+        "responses:continued",
+    ),
+    "a citation behind the text": (on_json(lambda body: move_citations(body, 1000)), "web_search:item"),
+    "a citation of nothing": (on_json(lambda body: move_citations(body, None)), "web_search:item"),
     "store: false is ignored": (on_request(remove("store")), "text:replayed"),
     "max_tool_calls is ignored": (on_request(remove("max_tool_calls")), f"{CODE}:max-calls"),
     "background is ignored": (on_request(remove("background")), "text:background"),

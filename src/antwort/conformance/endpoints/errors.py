@@ -10,6 +10,7 @@ from antwort.conformance.endpoints.base import EndpointChecks, supported
 from antwort.conformance.grammar import require, require_equal
 
 _PROMPT = "Reply with one word: hello."
+_LONG = " ".join(f"Box {number} holds {number * 7} packets of tea." for number in range(40))
 _UNKNOWN = "resp_conformance_unknown"
 
 
@@ -125,6 +126,14 @@ class ResponseChecks(EndpointChecks):
         require_equal(first["instructions"], "Be brief.", "`instructions` of the response")
         second = self.target.create(self.target.request(_PROMPT, previous_response_id=first["id"])).ok()
         require_equal(second["instructions"], None, "`instructions` of the next response")
+
+    @behaviour
+    def continued(self) -> None:
+        """A response that continues another one has its input, too."""
+        first = self.target.create(self.target.request(f"{_LONG} {_PROMPT}")).ok()
+        second = self.target.create(self.target.request(_PROMPT, previous_response_id=first["id"])).ok()
+        before, after = first["usage"]["input_tokens"], second["usage"]["input_tokens"]
+        require(after > before, f"more than the {before} input tokens of the previous response", after)
 
     @behaviour
     def incomplete(self) -> None:

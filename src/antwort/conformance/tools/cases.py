@@ -154,6 +154,17 @@ def _approved_call(request: Json, response: Json) -> None:
     require(kinds == ["mcp_call"], f"one mcp_call with the approval_request_id {request['id']}", response["output"])
 
 
+def _cites_its_text(response: Json) -> None:
+    """The indexes of citations lie in the text. Servers that count UTF-16 units are tolerated."""
+    for item in response["output"]:
+        for part in item["content"] if item["type"] == "message" else ():
+            length = len(part["text"].encode("utf-16-le", "surrogatepass")) // 2 if "text" in part else 0
+            for one in part.get("annotations") or ():
+                if one["type"] == "url_citation":
+                    is_inside = 0 <= one["start_index"] < one["end_index"] <= length
+                    require(is_inside, f"a citation inside the text of {length} characters", one)
+
+
 def _logprobs(item: Json) -> Any:
     return item["content"][0].get("logprobs")
 
@@ -278,6 +289,7 @@ CASES: Final[tuple[ToolCase, ...]] = (
         declare=_declared({"type": "web_search"}),
         choice={"type": "web_search"},
         is_hosted=True,
+        verify=_cites_its_text,
         include=Inclusion(value="web_search_call.action.sources", field=lambda item: item["action"].get("sources")),
         failing_prompt="Open the page https://conformance.invalid/ once, and say what happened.",
         twice_prompt="Use the web search tool twice: search for 'oolong tea', then for 'green tea'.",
