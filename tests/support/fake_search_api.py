@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import ThreadingTCPServer
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
@@ -163,7 +164,7 @@ def fake_search_api(documents: Sequence[Found]) -> Iterator[FakeSearchApi]:
 
 
 @contextmanager
-def running(server: ThreadingHTTPServer) -> Iterator[None]:
+def running(server: ThreadingTCPServer | ThreadingHTTPServer) -> Iterator[None]:
     """Run a server in a thread."""
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
