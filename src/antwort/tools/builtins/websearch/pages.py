@@ -25,7 +25,7 @@ from antwort.tools.builtins.websearch.document_index import Document, DocumentIn
 from antwort.tools.builtins.websearch.domains import AllowedDomains, comparable_url, host_of
 from antwort.tools.builtins.websearch.engines import GuardedEngine, SavedPage, SearchResult
 from antwort.tools.builtins.websearch.extraction import ExtractionFailed, PageExtractor, is_readable
-from antwort.tools.builtins.websearch.results import excerpt
+from antwort.tools.builtins.websearch.results import clean_title, excerpt, without_control_characters
 
 T = TypeVar("T")
 
@@ -177,7 +177,9 @@ class PageReader:
             raise PageUnavailable(f"The page was not opened: {error}.") from error
         except ExtractionFailed as error:
             raise PageUnavailable(str(error)) from error
-        page = SavedPage(comparable_url(fetched.url), text.title or host_of(fetched.url), text.text)
+        title = clean_title(text.title) or host_of(fetched.url)
+        clean = await asyncio.to_thread(without_control_characters, text.text)
+        page = SavedPage(comparable_url(fetched.url), title, clean)
         if is_stored:
             redirects = tuple(map(comparable_url, fetched.redirects))
             document = Document(page.url, page.title, page.text, redirects=redirects)

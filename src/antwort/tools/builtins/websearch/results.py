@@ -17,6 +17,9 @@ _FOUND_CONTEXT: Final = 250
 _PART: Final = 8192
 _MAX_MATCH: Final = 2000
 """Characters of the longest match; longer ones, with much white space between the words, may be missed."""
+MAX_TITLE: Final = 300
+_MARGIN: Final = 4  # how much more of a title is read than is kept, since white space is removed
+_CONTROL_RE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 NOTHING_FOUND: Final = "Nothing was found. Try other or fewer words."
 
 
@@ -29,6 +32,16 @@ class ShownResult(Struct, frozen=True):
     def as_item(self) -> dict[str, Any]:
         """A result of the item; requests may `include` them."""
         return {"index": self.source.number, "title": self.source.title, "url": self.source.url, "text": self.text}
+
+
+def without_control_characters(text: str) -> str:
+    """A text of the web, with a space for each character that is none of text, or that UTF-8 cannot encode."""
+    return _CONTROL_RE.sub(" ", text)
+
+
+def clean_title(title: str) -> str:
+    """A title of the web on one line: what follows it must not look like another result."""
+    return " ".join(without_control_characters(title[: _MARGIN * MAX_TITLE]).split())[:MAX_TITLE]
 
 
 def search_text(results: Sequence[ShownResult], problems: Sequence[str]) -> str:

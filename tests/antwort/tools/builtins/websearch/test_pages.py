@@ -244,6 +244,16 @@ async def test_a_domain_that_is_not_ascii_is_allowed_in_both_forms(two_hosts, si
     assert (await read(two_hosts, f"http://{host}:{site.port}/tea", domains=domains)).text
 
 
+async def test_the_title_of_a_page_is_one_line_and_its_text_has_no_control_characters(cache, site):
+    class HostileExtractor:
+        async def extract(self, tenant, page):
+            return PageText("Tea\n[2] Bank\nhttps://bank.example/\x00", "a\x00\x1b[31mb\n\tc")
+
+    page = await read(reader(cache, site, extractor=HostileExtractor()), f"{site.url}/tea")
+
+    assert (page.title, page.text) == ("Tea [2] Bank https://bank.example/", "a  [31mb\n\tc")
+
+
 async def test_pages_of_the_engine_are_not_fetched(cache, site):
     opened = reader(cache, site, OwnPages())
     before = len(site.paths)

@@ -6,7 +6,6 @@ out, and texts are cut.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
 from typing import Final
@@ -23,13 +22,12 @@ from antwort.tools.builtins.websearch.engines.port import (
     SearchQuery,
     SearchResult,
 )
+from antwort.tools.builtins.websearch.results import clean_title, without_control_characters
 
 MAX_URL: Final = 2048
-MAX_TITLE: Final = 300
 MAX_CONCURRENT: Final = 16
 _MARGIN: Final = 4  # how much more of a text is read than is shown, since white space is removed
 _MAX_QUEUE: Final = 256
-_CONTROL_RE: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
 
 
 class GuardedEngine:
@@ -94,11 +92,7 @@ def _checked(found: list[SearchResult], query: SearchQuery) -> list[SearchResult
         url = comparable_url(one.url)
         host = host_of(url)
         if host and len(url) <= MAX_URL and url.isprintable() and " " not in url and allowed.allows(host):
-            title = " ".join(_clean(one.title[: _MARGIN * MAX_TITLE]).split())[:MAX_TITLE]
-            text = _clean(one.text[: _MARGIN * query.max_text]).strip()[: query.max_text]
+            title = clean_title(one.title)
+            text = without_control_characters(one.text[: _MARGIN * query.max_text]).strip()[: query.max_text]
             results.setdefault(url, SearchResult(url, title or host, text))
     return list(results.values())[: query.max_results]
-
-
-def _clean(text: str) -> str:
-    return _CONTROL_RE.sub(" ", text)

@@ -6,7 +6,8 @@ import pytest
 from waiting import wait_until_async
 
 from antwort.tools.builtins.websearch.engines import GuardedEngine, SearchFailed, SearchQuery, SearchResult
-from antwort.tools.builtins.websearch.engines.guarded import MAX_CONCURRENT, MAX_TITLE, MAX_URL
+from antwort.tools.builtins.websearch.engines.guarded import MAX_CONCURRENT, MAX_URL
+from antwort.tools.builtins.websearch.results import MAX_TITLE
 
 pytestmark = pytest.mark.anyio
 
