@@ -30,6 +30,7 @@ from antwort.net.fetch.decoding import ACCEPTED, BodyDecoder, BodyTooLarge, Unde
 from antwort.net.fetch.errors import FetchError, FetchRefused
 from antwort.net.fetch.resolver import GuardedResolver, Resolver, is_address, system_resolver
 from antwort.net.http_transport import HttpTransport
+from antwort.net.tls import client_ssl_context
 
 USER_AGENT: Final = "Mozilla/5.0 (compatible; antwort; fetches single pages for users)"
 MAX_URL_LENGTH: Final = 4096
@@ -143,6 +144,8 @@ class Fetcher:
             },
             extensions={"timeout": timeout},
         )
+        if url.scheme == "https" and self._ssl_context is None:  # loading all certificates takes time: once
+            self._ssl_context = await asyncio.to_thread(client_ssl_context)
         transport = HttpTransport(max_idle=0, ssl_context=self._ssl_context, resolve=self._resolve)
         try:
             response = await transport.handle_async_request(request)
