@@ -46,7 +46,7 @@ def citations(response) -> list[tuple[str, str]]:
 
 def test_the_banner_names_the_engine(env):
     assert "web        searxng; pages are read in sandboxes" in env.server.banner
-    assert "tools      code_interpreter, web_search" in env.server.banner
+    assert "tools      code_interpreter, shell, web_search" in env.server.banner
 
 
 # ── searches, pages and citations ────────────────────────────────────────────────────────────────────────────────────
