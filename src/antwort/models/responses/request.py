@@ -7,7 +7,8 @@ unchanged: their encrypted content is bound to their id.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set as AbstractSet
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
