@@ -227,7 +227,7 @@ async def test_pages_that_are_opened_at_the_same_time_are_limited(cache):
             return FetchedPage(url, "text/html", "", b"Tea prices")
 
     fetcher = CountingFetcher()
-    opened = PageReader(GuardedEngine(NoPages(), name="fake"), cache, fetcher, FakeExtractor())  # pyright: ignore[reportArgumentType] - fakes
+    opened = PageReader(GuardedEngine(NoPages(), name="fake"), cache, fetcher, FakeExtractor())  # pyright: ignore[reportArgumentType] - a fake of each
     async with asyncio.TaskGroup() as tasks:
         for number in range(3 * MAX_FETCHES):
             tasks.create_task(read(opened, f"https://tea.example/{number}", is_stored=False))
