@@ -47,9 +47,14 @@ PREPARED = Path("echo_prepared")
 class RealEchoCall(EchoCall):
     """An echo with results, and with citations where the answer marks them."""
 
-    def __init__(self) -> None:
+    def __init__(self, key: str | None = None) -> None:
         super().__init__(new_id("fs_"))
         self._query: str = ""
+        self._key = key
+
+    @property
+    def serial_key(self) -> str | None:
+        return self._key
 
     async def run(self) -> AsyncIterator[Progress | ToolDone]:
         self._query = str(json.loads(self._arguments or "{}").get("query", ""))
@@ -93,9 +98,7 @@ class PreparedEcho(ToolDefaults):
     async def open(self, name: str, call_id: str, arguments: str) -> HostedCall:
         if "vs_broken" in self._tool.vector_store_ids:
             raise RuntimeError("a secret of the provider's")
-        if self._calls and "vs_one_call" in self._tool.vector_store_ids:
-            await asyncio.sleep(600)
-        self._calls.append(RealEchoCall())
+        self._calls.append(RealEchoCall("shared" if "vs_shared" in self._tool.vector_store_ids else None))
         return self._calls[-1]
 
     def annotator(self) -> TextAnnotator:
@@ -108,8 +111,8 @@ class PreparedEcho(ToolDefaults):
 class EchoProvider:
     """Runs `file_search`. A store called `vs_broken` cannot be opened, one called `vs_unprepared` not be prepared.
 
-    With one called `vs_one_call` the second call of a process does not begin. One called `vs_crash` ends the process
-    when it is prepared in a directory for the second time.
+    With one called `vs_shared` calls run one after another. One called `vs_crash` ends the process when it is prepared
+    in a directory for the second time.
     """
 
     tools: Sequence[str] = ("file_search",)

@@ -148,6 +148,22 @@ class PairTools(EchoTools):
         return PairCall(f"fs_{self.opened}")
 
 
+class SharedCall(EchoCall):
+    """A call in the container that all calls share."""
+
+    @property
+    def serial_key(self) -> str | None:
+        return "container"
+
+
+class SharedTools(EchoTools):
+    """Calls that run one after another."""
+
+    async def open(self, name: str, call_id: str, arguments: str) -> HostedCall:
+        self.opened += 1
+        return SharedCall(f"fs_{self.opened}")
+
+
 class ClientRunTools(EchoTools):
     """Calls that the client runs. Those with `broken` in their arguments are refused."""
 
@@ -276,7 +292,7 @@ class TurnRunner:
             self.transactions.append(([], command.step))
             if self.tools.is_client_run:
                 pass  # nothing runs
-            elif not self._started:
+            elif command.call not in self._started:
                 self.ran += [one.call_id for one in (command.named, *command.beside)]
                 self._started += [one.call for one in command.beside]
             else:

@@ -223,19 +223,19 @@ def test_a_first_reply_that_was_cut_is_written_again(code_server):
     assert response["output"][0]["content"][0]["text"] == SLOW_TEXT
 
 
-def test_a_kill_between_two_calls_of_one_reply_runs_the_second_one_once(tmp_path):
-    calls = [{"call": {"name": "file_search", "arguments": {"query": f"log {name}"}}} for name in ("one", "two")]
+def test_a_kill_during_the_first_of_two_calls_that_share_runs_the_second_one_once(tmp_path):
+    calls = [{"call": {"name": "file_search", "arguments": {"query": query}}} for query in ("wait", "log two")]
     script = {"answers": [when(1, *calls, {"text": "Both."}), when(2, {"text": "<<output>>"})]}
     with run_server(tmp_path / "server", script=script, program=ECHO_SERVER) as server:
-        tool = {"type": "file_search", "vector_store_ids": ["vs_one_call"]}
+        tool = {"type": "file_search", "vector_store_ids": ["vs_shared"]}
         identifier = begin(server, tools=[tool])
-        seen = read_stream(server, identifier, until="response.output_item.done")
+        seen = read_stream(server, identifier, until="response.file_search_call.searching")
         restart(server)
         response = check_continued(server, identifier, seen)
 
-        assert lines(server.directory / RUNS) == ["log one", "log two"]
+        assert lines(server.directory / RUNS) == ["log two"]
     assert types(response) == [
-        ("file_search_call", "completed"),
+        ("file_search_call", "failed"),
         ("file_search_call", "completed"),
         ("message", "completed"),
         ("message", "completed"),

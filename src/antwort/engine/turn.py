@@ -548,11 +548,14 @@ class TurnLoop:
             call.output_index = opened.index
             self._open_call = call
             yield Emit([self._output.begin(opened.item()), *call.begin(opened)])
-        elif call.hosted is not None:  # it runs
-            self._beside.remove(call)
+        elif call.hosted is not None:  # it was opened beside another one
             self._begin_item(call, call.hosted)
             begun = [self._output.begin(call.hosted.item), *call.hosted.early_events()]
-            yield Emit(begun, self._begun_step(reply, call, call.hosted))
+            step = None
+            if call.is_started:
+                self._beside.remove(call)
+                step = self._begun_step(reply, call, call.hosted)
+            yield Emit(begun, step)
         elif (hosted := (yield from self._open(call, call.owner))) is not None:
             self._begin_item(call, hosted)
             yield Emit([self._output.begin(hosted.item), *hosted.started_events(), *call.begin(hosted)])
@@ -600,7 +603,7 @@ class TurnLoop:
         if call.is_started or is_run_by_client(call.owner):
             run = Run(call.named(hosted))
         else:
-            beside = yield from self._open_beside(call, reply)
+            beside = yield from self._open_beside(call, hosted.serial_key, reply)
             step = self._begun_step(reply, call, hosted, beside)
             run = Run(call.named(hosted), [one.named(one.hosted) for one in beside if one.hosted is not None], step)
         done = cast("NextItem | ToolDone", (yield run))
@@ -612,17 +615,28 @@ class TurnLoop:
             done = cast("NextItem | ToolDone", (yield Continue(hosted)))
         return done
 
-    def _open_beside(self, call: WrittenCall, reply: ReplyQueue) -> Generator[Command, Any, Sequence[WrittenCall]]:
-        """Open the other hosted calls of the reply, with all of their arguments: they run at the same time."""
-        others = [one for one in reply.calls.values() if one is not call and one.runs_here and not one.is_started]
-        for one in others:
+    def _open_beside(
+        self, call: WrittenCall, key: str | None, reply: ReplyQueue
+    ) -> Generator[Command, Any, Sequence[WrittenCall]]:
+        """Open the other hosted calls of the reply, once, with all of their arguments; those that run at the same time.
+
+        Of calls with the same key only the first one does. The others are run when those before them have ended.
+        """
+        if reply.is_opened:
+            return ()
+        reply.is_opened = True
+        keys = {key} - {None}
+        for one in reply.calls.values():
+            if one is call or not one.runs_here:
+                continue
             assert isinstance(one.owner, ServerSide)  # noqa: S101 - only those run here
-            hosted = yield from self._open(one, one.owner)
-            if hosted is not None:
-                hosted.write_early(one.arguments)
-                one.hosted, one.is_started = hosted, True
-        self._beside = [one for one in others if one.is_started]
-        return self._beside
+            one.hosted = yield from self._open(one, one.owner)
+            if one.hosted is not None:
+                one.hosted.write_early(one.arguments)
+                one.is_started = one.hosted.serial_key not in keys
+                keys |= {one.hosted.serial_key} - {None}
+        self._beside = [one for one in reply.calls.values() if one.is_started]
+        return [*self._beside]
 
     def _count_web_requests(self, count: int) -> None:
         self._totals.web_requests += count

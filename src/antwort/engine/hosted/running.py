@@ -1,8 +1,8 @@
 """The hosted calls of a response that run now: one, driven by the reader of its events, or several at the same time.
 
-Calls with the same `serial_key` run one after another. The steps of a call that is not read yet are kept, up to a
-number of them: then the call waits, as it does for a slow client. A call starts when it is among the next few to be
-read, so that the one that is read never waits for one behind it.
+The steps of a call that is not read yet are kept, up to a number of them: then the call waits, as it does for a slow
+client. A call starts when it is among the next few to be read, so that the one that is read never waits for one behind
+it.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class RunningCalls:
         if beside:
             self._start([named, *beside])
         elif not (self._lanes and self._lanes[0].named.call is named.call):
-            self._single = _Run(named)  # also one between calls that run already: the client runs it
+            self._single = _Run(named)  # also one between calls that run already
 
     async def next_step(self, call: GuardedCall) -> ToolProgress | NextItem | ToolDone:
         """The next step of the call that is read."""
@@ -95,10 +95,7 @@ class RunningCalls:
     def _start(self, calls: Sequence[NamedCall]) -> None:
         self._lanes = [_Lane(named) for named in calls]
         self._allow_next()
-        in_series: dict[object, list[_Lane]] = {}
-        for lane in self._lanes:
-            in_series.setdefault(lane.named.call.serial_key or lane, []).append(lane)
-        self._tasks = [asyncio.create_task(_run_in_series(lanes)) for lanes in in_series.values()]
+        self._tasks = [asyncio.create_task(_run(lane)) for lane in self._lanes]
 
     def _allow_next(self) -> None:
         for lane in self._lanes[:_MAX_AT_ONCE]:
@@ -115,14 +112,13 @@ class RunningCalls:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _run_in_series(lanes: Sequence[_Lane]) -> None:
-    for lane in lanes:
-        await lane.may_start.wait()
-        run = _Run(lane.named)
-        try:
-            while not isinstance(step := await run.next_step(), ToolDone):
-                await lane.steps.put(step)
-        except asyncio.CancelledError:
-            await run.cancel()
-            raise
-        await lane.steps.put(step)
+async def _run(lane: _Lane) -> None:
+    await lane.may_start.wait()
+    run = _Run(lane.named)
+    try:
+        while not isinstance(step := await run.next_step(), ToolDone):
+            await lane.steps.put(step)
+    except asyncio.CancelledError:
+        await run.cancel()
+        raise
+    await lane.steps.put(step)

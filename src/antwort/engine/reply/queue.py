@@ -26,6 +26,8 @@ class ReplyQueue:
     """The output index of its first item."""
     is_saved: bool = False
     """Whether a step of the checkpoint has it."""
+    is_opened: bool = False
+    """Whether all of its hosted calls were opened, to be run at the same time."""
     has_accepted_call: bool = False
     """A call was not refused. Where `tool_choice` forces a call, others are refused."""
     is_asked_again: bool = False

@@ -306,10 +306,12 @@ async def test_any_calls_are_read_whole_in_order(drawn):
         call = Steps(str(at), key, waits)
         guarded.append(GuardedCall("file_search", call.item, call))
     named = [NamedCall(call, "file_search", f"call_{at}") for at, call in enumerate(guarded)]
+    keys = [key for key, _ in drawn]
+    beside = [one for at, one in enumerate(named) if at and (not keys[at] or keys[at] not in keys[:at])]
     runner = RunningCalls()
     async with asyncio.timeout(20):
         for at, (one, (_, waits)) in enumerate(zip(named, drawn, strict=True)):
-            runner.begin(one, named[1:] if at == 0 else ())
+            runner.begin(one, beside if at == 0 else ())
             one.call.output_index = at
             seen = []
             while isinstance(step := await runner.next_step(one.call), ToolProgress):
