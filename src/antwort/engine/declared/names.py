@@ -97,7 +97,8 @@ def mcp_function_name(label: str, name: str, taken: Container[str] = ()) -> str:
     It does not depend on other tools, so that the calls of a history have the names of the functions that are offered.
     """
     plain = f"{label}{_SEPARATOR}{name}"
-    is_unique = _SEPARATOR not in label and _SEPARATOR not in name and not (label + name).startswith("_")
+    ends = label[-1:] + name[:1]  # `a_` and `b` would have the name of `a` and `_b`
+    is_unique = _SEPARATOR not in label and _SEPARATOR not in name and "_" not in ends
     if is_unique and _FUNCTION_NAME_RE.fullmatch(plain) and plain not in taken:
         return plain
     readable = _UNUSABLE_RE.sub("_", plain)[: _MAX_NAME - _DIGEST_CHARS - 1]

@@ -105,5 +105,6 @@ def test_a_name_that_would_not_be_unique_or_no_function_name_ends_with_a_digest(
 
 def test_two_tools_of_mcp_servers_never_have_the_same_name():
     pairs = [("a", "b__c"), ("a__b", "c"), ("a", "b.c"), ("a", "b/c"), ("a", "b_c"), ("a_b", "c"), ("a", "b_-c")]
+    pairs += [("a", "_b"), ("a_", "b"), ("a__", "b"), ("a_", "_b"), ("a", "__b")]
 
     assert len({mcp_function_name(*pair) for pair in pairs}) == len(pairs)
