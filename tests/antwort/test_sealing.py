@@ -409,6 +409,7 @@ def test_a_signature_is_valid_for_its_tenant_and_message_only(sealer):
         ("us", b"another message", signature),
         ("us", b"a message", "0" * 32),
         ("us", b"a message", ""),
+        ("us", b"a message", "\u0660" * 32),
         ("usa", b" message", signature),
     ):
         assert not sealer.is_signed(tenant, message, other)
