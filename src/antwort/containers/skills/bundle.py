@@ -11,6 +11,7 @@ import re
 import stat
 import struct
 import tarfile
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -123,7 +124,15 @@ def bundle_of(files: Sequence[SkillFile], param: str, *, name: str = "", descrip
         raise _invalid(f"its name must be of a-z, 0-9 and single hyphens, at most {MAX_NAME} characters", param)
     if len(description) > MAX_DESCRIPTION or not description.strip():
         raise _invalid(f"its description must have 1 to {MAX_DESCRIPTION} characters", param)
-    return SkillBundle(name, " ".join(description.split()), _to_zip(kept))
+    description = " ".join(description.split())
+    if any(map(_is_control, description)):
+        raise _invalid("its description has control characters", param)
+    return SkillBundle(name, description, _to_zip(kept))
+
+
+def _is_control(character: str) -> bool:
+    """A character that cannot be stored or encoded, or that a terminal would obey: such as NUL, and half a pair."""
+    return unicodedata.category(character) in ("Cc", "Cs")
 
 
 def _without_folder(files: list[SkillFile]) -> list[SkillFile]:
@@ -155,7 +164,14 @@ def _front_matter(content: bytes, param: str) -> dict[str, Any]:
     found = _HEAD_RE.match(content[:_MAX_HEAD].decode(errors="replace"))
     try:
         head: object = yaml.safe_load(found[1]) if found else None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (
+        yaml.YAMLError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+    ) as error:  # as `!!int ""`
         raise _invalid(f"the head of its {_MANIFEST} is not valid YAML", param) from error
     if not isinstance(head, dict):
         raise _invalid(f"its {_MANIFEST} must begin with '---', `name` and `description` as YAML, and '---'", param)
