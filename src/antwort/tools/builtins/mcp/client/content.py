@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ MAX_TEXT_CHARS: Final = 1_000_000
 """Characters of a result that the client gets."""
 MAX_ERROR_CHARS: Final = 10_000
 _MAX_BLOCKS: Final = 1_000
+_SURROGATE_RE: Final = re.compile("[\ud800-\udfff]")
 _UNSAFE_RE: Final = re.compile("[\0\ud800-\udfff]")  # not storable, or not encodable
 
 
@@ -33,6 +35,12 @@ def tool_result(result: types.CallToolResult) -> McpToolResult:
 def clean(text: str) -> str:
     """The text without NUL and unpaired surrogates."""
     return _UNSAFE_RE.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def clean_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments without unpaired surrogates, which the SDK cannot encode: that would end the whole session."""
+    written = json.dumps(arguments, ensure_ascii=False)
+    return arguments if written.isascii() else json.loads(_SURROGATE_RE.sub("\N{REPLACEMENT CHARACTER}", written))
 
 
 def _text(block: Any) -> str:  # noqa: ANN401, PLR0911 - a union that grows with the protocol; one line per type

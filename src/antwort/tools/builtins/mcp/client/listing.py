@@ -53,9 +53,7 @@ def check_tools(tools: Sequence[RawTool]) -> ToolListing:
     problems: list[str] = []
     size = 0
     for tool in tools[:MAX_TOOLS]:
-        schema = _normalized(tool.input_schema)
-        encoded = len(msgspec.json.encode(schema))
-        reason = _problem(tool, schema, encoded, found)
+        schema, encoded, reason = _checked(tool, found)
         if reason is None and size + encoded > MAX_ALL_SCHEMAS_BYTES:
             reason = f"the schemas of all tools exceed {MAX_ALL_SCHEMAS_BYTES} bytes"
         if reason is not None:
@@ -72,6 +70,16 @@ def check_tools(tools: Sequence[RawTool]) -> ToolListing:
         f" and {len(problems) - _MAX_NAMED} more" * (len(problems) > _MAX_NAMED)
     )
     return ToolListing(tuple(found.values()), f"Left out: {shown}." if problems else None)
+
+
+def _checked(tool: RawTool, found: dict[str, ListedTool]) -> tuple[dict[str, Any], int, str | None]:
+    """The schema as it is sent to models, its size, and why the tool is left out."""
+    try:
+        written = msgspec.json.encode(_normalized(tool.input_schema))
+        schema: dict[str, Any] = msgspec.json.decode(written)  # a number that JSON lacks is null now
+        return schema, len(written), _problem(tool, schema, len(written), found)
+    except (ValueError, RecursionError, OverflowError):  # of a huge number, or a pattern that cannot be compiled
+        return {}, 0, "its schema is not a valid JSON schema"
 
 
 def _normalized(schema: dict[str, Any]) -> dict[str, Any]:

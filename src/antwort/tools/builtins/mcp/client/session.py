@@ -24,7 +24,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from antwort.net.fetch import FetchError
-from antwort.tools.builtins.mcp.client.content import tool_result
+from antwort.tools.builtins.mcp.client.content import clean_arguments, tool_result
 from antwort.tools.builtins.mcp.client.listing import MAX_PAGES, check_tools
 from antwort.tools.builtins.mcp.client.stdio import stdio_transport
 from antwort.tools.builtins.mcp.client.targets import (
@@ -135,8 +135,9 @@ class McpSession:
 
     async def call_tool(self, name: str, arguments: dict[str, Any]) -> McpToolResult:
         """Call a tool; `McpFault`. The result is not validated against a schema, which the server could make costly."""
-        request = types.CallToolRequest(params=types.CallToolRequestParams(name=name, arguments=arguments))
         with self._faults(self._limits.timeout, "the tool did not answer"):
+            given = clean_arguments(arguments)
+            request = types.CallToolRequest(params=types.CallToolRequestParams(name=name, arguments=given))
             async with asyncio.timeout(self._limits.timeout):
                 return tool_result(await self._connected.session.send_request(request, types.CallToolResult))
 

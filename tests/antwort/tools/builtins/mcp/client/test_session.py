@@ -62,6 +62,18 @@ async def test_calls_of_one_session_run_at_the_same_time(client, target, crm):
     assert (await waiting).text == "waited"
 
 
+async def test_arguments_that_cannot_be_encoded_end_no_other_call(client, target, crm):
+    crm.release.clear()
+    before = len(crm.calls)
+    waiting = asyncio.create_task(client.call_tool("t", target, "wait", {}))
+    await wait_until_async(lambda: len(crm.calls) > before)
+
+    renamed = await client.call_tool("t", target, "rename", {"number": 7, "name": "Ada \ud83d"})
+    assert renamed.text == "7 is called Ada \N{REPLACEMENT CHARACTER} now"
+    crm.release.set()
+    assert (await waiting).text == "waited"
+
+
 async def test_a_call_that_is_cancelled_ends(client, target, crm):
     crm.release.clear()
     before = len(crm.calls)

@@ -136,6 +136,22 @@ async def test_tools_that_no_model_could_be_offered_are_left_out(client, hostile
     )
 
 
+ODD_SCHEMAS = {
+    "a pattern that nests deeper than the stack": {"pattern": "(" * 3000 + ")" * 3000},
+    "a pattern with a huge repetition": {"pattern": "a{99999999999999999999}"},
+    "no number": {"maximum": float("nan")},
+}
+
+
+@pytest.mark.parametrize("odd", ODD_SCHEMAS.values(), ids=list(ODD_SCHEMAS))
+async def test_an_odd_schema_leaves_out_its_tool_only(client, hostile, local, odd):
+    hostile.tools = [GOOD, {**GOOD, "name": "odd", "inputSchema": {**OBJECT, "properties": {"a": odd}}}]
+    listing = await client.list_tools(str(odd)[:40], local(f"{hostile.url}/list"))
+
+    assert [tool.name for tool in listing.tools] == ["good"]
+    assert listing.problem == "Left out: 'odd' (its schema is not a valid JSON schema)."
+
+
 async def test_a_flood_ends_when_the_client_closes_the_connection(open_client, hostile, local):
     hostile.sent = 0
     async with open_client(max_bytes=100_000) as client:
