@@ -108,7 +108,7 @@ def _web_result(result: Raw) -> str:
 
 
 def _mcp(raw: Raw) -> ReplayedCall:
-    output = _text(raw.get("output")) or _text(raw.get("error")) or NO_OUTPUT
+    output = truncate_chars(_text(raw.get("output")) or _text(raw.get("error"))) or NO_OUTPUT
     return ReplayedCall(_call_id(raw), _mcp_name(raw), _text(raw.get("arguments")) or "{}", output)
 
 
@@ -159,7 +159,7 @@ def _computer(raw: Raw) -> ReplayedCall:
 
 
 def _shell_output(raw: Raw) -> str:
-    return "\n".join(map(_shell_entry, _entries(raw.get("output")))) or NO_OUTPUT
+    return truncate_chars("\n".join(map(_shell_entry, _entries(raw.get("output"))))) or NO_OUTPUT
 
 
 def _shell_entry(entry: Raw) -> str:

@@ -119,3 +119,15 @@ def test_long_output_is_truncated_in_the_middle():
     assert call.output is not None
     assert (call.output[0], call.output[-1]) == ("a", "z")
     assert "150000 characters cut" in call.output
+
+
+def test_long_output_of_mcp_tools_and_of_shell_commands_is_as_long_as_in_its_own_response():
+    long = "x" * 1_000_000
+    called = replayed(type="mcp_call", id="mcp_1", name="look", arguments="{}", output=long)
+    entry = {"outcome": {"type": "exit", "exit_code": 0}, "stdout": long, "stderr": ""}
+    shell = replay_output(read({"type": "shell_call_output", "call_id": "call_1", "output": [entry] * 3}))
+
+    for text in (called.output, shell):
+        assert len(text) < 51_000
+        assert "characters cut" in text
+    assert shell.endswith("(exit code 0)")

@@ -23,6 +23,8 @@ from antwort.tools.builtins.shell.types import BadCommands, CommandList, read_ac
 
 _COMMAND: Final = "response.shell_call_command"
 _OUTPUT: Final = "response.shell_call_output_content"
+_MIN_BYTES: Final = 1000
+"""Of each stream of a command, when those before it have used up the limit of the call."""
 
 Status = Literal["in_progress", "completed", "incomplete"]
 
@@ -31,7 +33,7 @@ class ShellRunner(Protocol):
     """Runs the commands of a call. `PreparedShell` implements it."""
 
     max_bytes: int
-    """Of each stream of a command."""
+    """Of each stream of a command, and of all commands of a call before it."""
 
     async def prepare(self, container_id: str) -> None:
         """Before the first command of a call; `SandboxError`, `ApiError` or `StoreFault`."""
@@ -71,6 +73,8 @@ class HostedShellCall(CallDefaults):
         self._action = CommandList(())
         self._outputs: list[ShellOutput] | None = None
         """Set when the output item has begun."""
+        self._bytes_left = runner.max_bytes
+        """Of the output of the commands that follow."""
         self._files: dict[str, None] = {}
         self._is_restarted = False
         self._is_broken = False
@@ -146,7 +150,7 @@ class HostedShellCall(CallDefaults):
     async def _run_command(self, container_id: str, index: int, command: str) -> AsyncGenerator[Progress, None]:
         limit, output = self._action.max_output_length, None
         printed: dict[str, list[str]] = {"stdout": [], "stderr": []}
-        left = self._runner.max_bytes if limit is None else limit
+        left = self._max_bytes if limit is None else limit
         try:
             if index == 0:
                 await self._runner.prepare(container_id)
@@ -167,6 +171,7 @@ class HostedShellCall(CallDefaults):
         if output is not None:
             assert self._outputs is not None  # noqa: S101 - set by the caller
             self._outputs.append(output)
+            self._bytes_left -= len(output.stdout.encode()) + len(output.stderr.encode())
             yield _output_event("done", index, output=[output.entry()])
 
     def _ended_output(self, result: ExecutionResult) -> ShellOutput:
@@ -174,7 +179,11 @@ class HostedShellCall(CallDefaults):
         self._files |= dict.fromkeys(file.path for file in result.files)
         self._is_broken = not result.sandbox_alive
         limit = self._action.max_output_length
-        return command_output(result, max_bytes=self._runner.max_bytes, max_length=limit)
+        return command_output(result, max_bytes=self._max_bytes, max_length=limit)
+
+    @property
+    def _max_bytes(self) -> int:
+        return max(self._bytes_left, min(_MIN_BYTES, self._runner.max_bytes))
 
     # ── the items ────────────────────────────────────────────────────────────────────────────────────────────────────
 

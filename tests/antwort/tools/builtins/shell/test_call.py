@@ -153,3 +153,18 @@ async def test_live_output_is_limited_as_the_result_is():
     (delta,) = [step for step in found if isinstance(step, Progress) and step.type.endswith("content.delta")]
     assert delta.fields["delta"] == {"stdout": "a"}
     assert found[-1].item["output"][0]["stdout"] == "x"
+
+
+async def test_all_commands_of_a_call_share_a_limit_of_output():
+    runner = Runner(**{
+        name: ExecutionResult(status="exit", output=(Output("stdout", "x" * 5000), Output("stderr", "y" * 5000)))
+        for name in "abcdefgh"
+    })
+    runner.max_bytes = 6000
+    found = await steps(HostedShellCall(runner, "call_1", "cntr_1"), json.dumps({"commands": [*"abcdefgh"]}))
+    entries = found[-1].item["output"]
+
+    assert len(entries) == 8
+    assert (len(entries[0]["stdout"]), len(entries[0]["stderr"])) == (5000, 5000)
+    assert all(1000 <= len(entry[stream]) < 1100 for entry in entries[1:] for stream in ("stdout", "stderr"))
+    assert "bytes cut" in entries[-1]["stdout"]
