@@ -243,6 +243,20 @@ def test_invalid_skills_of_a_request_are_refused_by_name(client, skills, param, 
     assert (raised.value.param or "").startswith(param.removeprefix("tools[0].environment."))
 
 
+def test_skills_that_are_small_as_archives_only_are_refused_by_name(client):
+    def bomb(name: str) -> dict:
+        written = io.BytesIO()
+        with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("SKILL.md", HEAD)
+            archive.writestr("zeros", bytes(15 << 20))
+        return inline(written.getvalue(), name)
+
+    bombs = [bomb(f"x{at}") for at in range(8)]
+    with pytest.raises(openai.BadRequestError, match="The files of the skills have more than") as raised:
+        run(client, "true", shell_with(*bombs))
+    assert raised.value.param == "tools[0].environment.skills[6]"
+
+
 def test_code_sees_the_skills_too(client):
     tools = [shell_with(inline()), AUTO]
     code = "# python\nimport os\nsorted(os.listdir(os.environ['SKILLS_DIR']))"

@@ -29,6 +29,7 @@ MAX_FILES: Final = 500
 MAX_NAME: Final = 64
 MAX_DESCRIPTION: Final = 1024
 _MAX_DEPTH: Final = 16
+_BLOCK: Final = 4096
 _MAX_HEAD: Final = 16 << 10
 _MANIFEST: Final = "SKILL.md"
 _NAME_RE: Final = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
@@ -198,6 +199,12 @@ def _to_zip(files: Iterable[SkillFile]) -> bytes:
             info.external_attr = (stat.S_IFREG | (0o755 if file.is_executable else 0o644)) << 16
             archive.writestr(info, file.content)
     return written.getvalue()
+
+
+def unpacked_size(archive: bytes) -> int:
+    """The bytes that the files of a stored skill take on a disk, about: each takes a block at least."""
+    with zipfile.ZipFile(io.BytesIO(archive)) as stored:
+        return sum(max(entry.file_size, _BLOCK) for entry in stored.infolist())
 
 
 def to_tar(archive: bytes) -> bytes:

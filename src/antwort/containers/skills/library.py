@@ -12,7 +12,7 @@ from typing import Final, Literal
 from antwort.api.errors import ApiError, invalid, not_found
 from antwort.api.ids import new_id
 from antwort.api.tools import InlineSkill, Skill, SkillReference
-from antwort.containers.skills.bundle import MAX_ARCHIVE_BYTES, SkillBundle, read_archive
+from antwort.containers.skills.bundle import MAX_ARCHIVE_BYTES, SkillBundle, read_archive, unpacked_size
 from antwort.engine.stores import (
     ContainerSkill,
     OverQuota,
@@ -26,6 +26,8 @@ from antwort.telemetry import audit
 
 MAX_CONTAINER_BYTES: Final = 32 << 20
 """Of the archives of all skills of a container."""
+MAX_CONTAINER_UNPACKED_BYTES: Final = 96 << 20
+"""Of their files. A sandbox has space for somewhat more."""
 _MAX_VERSION_DIGITS: Final = 9
 
 
@@ -117,6 +119,7 @@ class SkillLibrary:
     async def resolve(self, owner: Owner, skills: Sequence[Skill], param: str) -> list[ContainerSkill]:
         """The skills that a request names or brings; `ApiError` 400 that names the one that is not possible."""
         found: dict[str, ContainerSkill] = {}
+        packed = unpacked = 0
         for at, skill in enumerate(skills):
             place = f"{param}[{at}]"
             resolved = await (
@@ -125,8 +128,13 @@ class SkillLibrary:
             if resolved.name in found:
                 raise invalid(f"Two skills have the name '{resolved.name}'.", param=place)
             found[resolved.name] = resolved
-            if sum(len(one.bundle) for one in found.values()) > MAX_CONTAINER_BYTES:
+            packed += len(resolved.bundle)
+            unpacked += await asyncio.to_thread(unpacked_size, resolved.bundle)
+            if packed > MAX_CONTAINER_BYTES:
                 raise invalid(f"The skills have more than {MAX_CONTAINER_BYTES} bytes.", param=place)
+            if unpacked > MAX_CONTAINER_UNPACKED_BYTES:
+                message = f"The files of the skills have more than {MAX_CONTAINER_UNPACKED_BYTES} bytes."
+                raise invalid(message, param=place)
         return [*found.values()]
 
     async def _inline(self, skill: InlineSkill, param: str) -> ContainerSkill:
