@@ -49,7 +49,9 @@ class Stack:
 
     def search_path(self, prefix: str, directories: str) -> str:
         """`PATH` with the directory of this Python before the others, where its prefix is at this path."""
-        own = str(Path(prefix, self.executable.parent.relative_to(self.prefix)))
+        directory = self.executable.parent
+        is_below = directory.is_relative_to(self.prefix)  # a jail needs that; without one, it can be a wrapper
+        own = str(Path(prefix, directory.relative_to(self.prefix)) if is_below else directory)
         return directories if own in directories.split(":") else f"{own}:{directories}"
 
 
