@@ -143,7 +143,11 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        self.send_error(405)
+        self.site.methods.append((self.path, "GET"))
+        if self.path == "/restless":
+            self._send(b"retry: 0\ndata:\n\n", kind="text/event-stream")
+        else:
+            self.send_error(405)
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
@@ -189,6 +193,11 @@ class _Handler(BaseHTTPRequestHandler):
                 self._large(b'{"jsonrpc":"2.0","id":1,"result":{"tools":[')
             case "/no-list":
                 self._result(body, {"tools": "none"})
+            case "/changing":  # while they are listed
+                change = {"jsonrpc": "2.0", "method": "notifications/tools/list_changed"}
+                listed = {"jsonrpc": "2.0", "id": body["id"], "result": {"tools": self.site.tools}}
+                events = "".join(f"event: message\ndata: {json.dumps(one)}\n\n" for one in (change, listed))
+                self._send(events.encode(), kind="text/event-stream")
             case _:
                 self._result(body, {"tools": self.site.tools})
 

@@ -64,6 +64,8 @@ class McpSession:
         self._closing = asyncio.Event()
         self._listing: ToolListing | None = None
         self._listed_until = 0.0
+        self._changes = 0
+        """How often the server has said that its tools have changed."""
         self._listing_lock = asyncio.Lock()
         self._exchange = HttpTraffic()
         self.users = 0
@@ -113,7 +115,10 @@ class McpSession:
             if self._listing is None or time.monotonic() >= self._listed_until:
                 with self._faults(self._limits.connect_timeout, "the tools were not listed", self._limits.max_bytes):
                     async with asyncio.timeout(self._limits.connect_timeout):
-                        self._listing = await self._list_all()
+                        changes = self._changes
+                        listing = await self._list_all()
+                        self._listing = listing if changes == self._changes else None  # else it is out of date already
+                        return listing
             return self._listing
 
     async def _list_all(self) -> ToolListing:
@@ -235,6 +240,7 @@ class McpSession:
     async def _on_message(self, message: IncomingMessage) -> None:
         if isinstance(message, types.ToolListChangedNotification):
             self._listing = None
+            self._changes += 1
 
 
 class _ClientFactory:

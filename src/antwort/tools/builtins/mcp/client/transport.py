@@ -9,6 +9,7 @@ request is connected by this transport, so that no redirect leads to an unchecke
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Generator
 from contextvars import ContextVar
@@ -24,6 +25,9 @@ from antwort.tools.builtins.mcp.client.targets import HttpTarget, McpFault, Sess
 
 LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
 _SLICE: Final = 64 * 1024
+_FREE_STREAMS: Final = 8
+_STREAM_INTERVAL: Final = 1.0
+"""Seconds before each further stream: a server that ends them at once would be connected to without a pause."""
 
 
 @dataclass
@@ -88,8 +92,13 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             networks = [*limits.allow_networks, *(LOOPBACK if target.allows_loopback else ())]
             resolve = GuardedResolver(AddressPolicy(networks))
         self._transport = HttpTransport(max_idle=4, resolve=resolve)
+        self._streams = 0
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if request.method == "GET":
+            self._streams += 1
+            if self._streams > _FREE_STREAMS:
+                await asyncio.sleep(_STREAM_INTERVAL)
         exchange = _current.get() or HttpTraffic()
         try:
             response = await self._transport.handle_async_request(request)

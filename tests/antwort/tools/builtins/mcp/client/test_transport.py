@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from waiting import wait_until_async
 
-from antwort.tools.builtins.mcp.client import McpFault
+from antwort.tools.builtins.mcp.client import McpFault, transport
 
 pytestmark = pytest.mark.anyio
 OBJECT = {"type": "object", "properties": {}}
@@ -150,6 +150,25 @@ async def test_an_odd_schema_leaves_out_its_tool_only(client, hostile, local, od
 
     assert [tool.name for tool in listing.tools] == ["good"]
     assert listing.problem == "Left out: 'odd' (its schema is not a valid JSON schema)."
+
+
+async def test_a_list_that_changes_while_it_is_read_is_not_cached(client, hostile, local):
+    hostile.tools, target = [GOOD], local(f"{hostile.url}/changing")
+    for _ in range(2):
+        assert [tool.name for tool in (await client.list_tools("t", target)).tools] == ["good"]
+
+    assert hostile.methods.count(("/changing", "tools/list")) == 2
+
+
+async def test_a_stream_that_ends_at_once_is_opened_again_with_a_pause(open_client, hostile, local, monkeypatch):
+    monkeypatch.setattr(transport, "_STREAM_INTERVAL", 3600)
+    async with open_client() as client:
+        await client.list_tools("t", local(f"{hostile.url}/restless"))
+        await wait_until_async(lambda: hostile.methods.count(("/restless", "GET")) == 8)
+        for _ in range(5):
+            await client.call_tool("t", local(f"{hostile.url}/restless"), "fine", {})
+
+    assert hostile.methods.count(("/restless", "GET")) == 8
 
 
 async def test_a_flood_ends_when_the_client_closes_the_connection(open_client, hostile, local):
