@@ -588,6 +588,20 @@ def test_tools_that_are_left_out_are_named(env, ask):
     assert listed["antwort:left_out"].startswith("Left out: 'not good' (the name")
 
 
+def test_the_tools_of_all_servers_of_a_request_have_a_limit(env, ask):
+    schema = {"type": "object", "properties": {"a": {"type": "string", "description": "x" * 60_000}}}
+    with HostileMcpServer().running() as hostile:
+        hostile.tools = [{"name": f"t{at}", "inputSchema": schema} for at in range(16)]
+        tools = [env.tool(server_label=f"l{at}", server_url=f"{hostile.url}/{at}") for at in range(5)]
+        status, error = fault(ask, "hello", tools=tools)
+        fewer = [{**tool, "allowed_tools": ["t1"]} for tool in tools]
+        response = ask("hello", tools=fewer)
+
+    assert (status, error["param"]) == (400, "tools[4].allowed_tools")
+    assert "more than 4194304 bytes" in error["message"]
+    assert types(response) == ["mcp_list_tools"] * 5 + ["message"]
+
+
 def test_a_server_that_hangs_does_not_hold_up_others(env, client):
     with HostileMcpServer().running() as hostile:
         silent = env.tool(server_url=f"{hostile.url}/silent", server_label="silent")

@@ -52,7 +52,10 @@ class PreparedMcp(ToolDefaults):
         metrics: McpMetrics,
         *,
         description: str | None,
+        shared: object = None,
     ) -> None:
+        """`shared` is what the tools of the response have in common; it is held for as long as they are."""
+        self._shared = shared
         self._call = call
         self._declared = declared
         self._listing = listing

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.util import find_spec
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from msgspec import Struct, structs
 
@@ -25,7 +26,16 @@ from antwort.tools.builtins.mcp.servers import McpServers
 NAME: Final = "mcp"
 MAX_OFFERED: Final = 256
 """Tools of one server that a model is offered."""
+MAX_OFFERED_BYTES: Final = 4 * 1024 * 1024
+"""Of the descriptions and schemas of the tools of all servers of a response: they are its output, and in each prompt."""
 _FAILED_DEPENDENCY: Final = 424
+
+
+class _Offered:
+    """The size of the tools that the servers of one response have offered."""
+
+    def __init__(self) -> None:
+        self.size = 0
 
 
 class OpenedMcp(Struct, frozen=True):
@@ -46,6 +56,8 @@ class McpProvider:
         self._servers = servers
         self._approvals = approvals
         self._metrics = McpMetrics()
+        self._offered: WeakValueDictionary[tuple[str, str], _Offered] = WeakValueDictionary()
+        """By tenant and id of the response, which holds it by its prepared tools."""
 
     def routes(self) -> Sequence[Any]:
         return ()
@@ -59,10 +71,12 @@ class McpProvider:
     async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> PreparedMcp:
         assert isinstance(tool, McpTool)  # noqa: S101 - the only type in `tools`
         approved = self._approvals.approved(context, tool.server_label)
+        offered = self._offered.setdefault((context.owner.tenant, context.response_id), _Offered())
         target: Target | None = None
         try:
             target = self._servers.find(tool, param)
             listing = await self._list(context.owner.tenant, target, tool, param)
+            _add_size(offered, listing, param)
         except ApiError as error:
             if param.endswith("]"):
                 raise
@@ -79,6 +93,7 @@ class McpProvider:
             context,
             self._metrics,
             description=description,
+            shared=offered,
         )
 
     async def _list(self, tenant: str, target: Target, tool: McpTool, param: str) -> ToolListing:
@@ -104,6 +119,17 @@ class McpProvider:
             )
             raise invalid(message, param=f"{param}.allowed_tools", code="array_above_max_length")
         return structs.replace(listing, tools=tools)
+
+
+def _add_size(offered: _Offered, listing: ToolListing, param: str) -> None:
+    size = sum(tool.size for tool in listing.tools)
+    if offered.size + size > MAX_OFFERED_BYTES:
+        message = (
+            f"The tools of the MCP servers have more than {MAX_OFFERED_BYTES} bytes of descriptions and schemas. Name "
+            "those that the model needs in 'allowed_tools'."
+        )
+        raise invalid(message, param=f"{param}.allowed_tools", code="array_above_max_length")
+    offered.size += size
 
 
 def open_mcp(

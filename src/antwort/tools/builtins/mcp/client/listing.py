@@ -60,10 +60,10 @@ def check_tools(tools: Sequence[RawTool]) -> ToolListing:
             problems.append(f"'{clean(tool.name)[:_MAX_SHOWN]}' ({reason})")
             continue
         size += encoded
-        hints = tool.annotations
-        found[tool.name] = ListedTool(
-            tool.name, _description(tool.description), schema, bool(hints and hints.read_only_hint)
-        )
+        hints, description = tool.annotations, _description(tool.description)
+        is_read_only = bool(hints and hints.read_only_hint)
+        total = encoded + len((description or "").encode())
+        found[tool.name] = ListedTool(tool.name, description, schema, is_read_only, size=total)
     if len(tools) > MAX_TOOLS:
         problems.append(f"{len(tools) - MAX_TOOLS} tools beyond the first {MAX_TOOLS}")
     shown = ", ".join(problems[:_MAX_NAMED]) + (

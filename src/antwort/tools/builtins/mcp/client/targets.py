@@ -66,6 +66,8 @@ class ListedTool(Struct, frozen=True):
     input_schema: Mapping[str, Any]
     is_read_only: bool = False
     """What the server says. It is a hint: a server may lie."""
+    size: int = 0
+    """Bytes of the description and of the schema."""
 
 
 class ToolListing(Struct, frozen=True):
