@@ -27,7 +27,7 @@ NAME: Final = "mcp"
 MAX_OFFERED: Final = 256
 """Tools of one server that a model is offered."""
 MAX_OFFERED_BYTES: Final = 4 * 1024 * 1024
-"""Of the descriptions and schemas of the tools of all servers of a response: they are its output, and in each prompt."""
+"""Of the descriptions and schemas of all servers of a response: they are in its output, and in each prompt."""
 _FAILED_DEPENDENCY: Final = 424
 
 

@@ -156,10 +156,12 @@ async def test_live_output_is_limited_as_the_result_is():
 
 
 async def test_all_commands_of_a_call_share_a_limit_of_output():
-    runner = Runner(**{
-        name: ExecutionResult(status="exit", output=(Output("stdout", "x" * 5000), Output("stderr", "y" * 5000)))
-        for name in "abcdefgh"
-    })
+    runner = Runner(
+        **{
+            name: ExecutionResult(status="exit", output=(Output("stdout", "x" * 5000), Output("stderr", "y" * 5000)))
+            for name in "abcdefgh"
+        }
+    )
     runner.max_bytes = 6000
     found = await steps(HostedShellCall(runner, "call_1", "cntr_1"), json.dumps({"commands": [*"abcdefgh"]}))
     entries = found[-1].item["output"]

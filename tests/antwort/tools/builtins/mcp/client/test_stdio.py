@@ -66,10 +66,14 @@ async def test_no_command_line_shows_a_secret(client, program):
     token = secrets.token_hex(16)
     target = program(environment=(("TOKEN", token),))
     assert f"TOKEN={token}" in (await client.call_tool("t", target, "environment", {})).text
-    shown = [read(path) for path in Path("/proc").glob("[0-9]*/cmdline")]
+    shown = command_lines()
 
     assert any(PROGRAM.name in line for line in shown)
     assert not any(token in line for line in shown)
+
+
+def command_lines() -> list[str]:
+    return [read(path) for path in Path("/proc").glob("[0-9]*/cmdline")]
 
 
 def read(path: Path) -> str:
