@@ -127,7 +127,9 @@ def test_long_output_of_mcp_tools_and_of_shell_commands_is_as_long_as_in_its_own
     entry = {"outcome": {"type": "exit", "exit_code": 0}, "stdout": long, "stderr": ""}
     shell = replay_output(read({"type": "shell_call_output", "call_id": "call_1", "output": [entry] * 3}))
 
+    assert shell is not None
     for text in (called.output, shell):
+        assert text is not None
         assert len(text) < 51_000
         assert "characters cut" in text
     assert shell.endswith("(exit code 0)")
