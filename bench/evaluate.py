@@ -29,6 +29,7 @@ from processes import serving
 from rich.console import Console
 from rich.table import Column, Table
 from tasks.catalogue import TASKS
+from tasks.environment import Environment, open_environment
 from tasks.task import Kind, Task, find_errors
 
 from antwort.models.embedded.weights import CATALOGUE, DEFAULT_MODEL
@@ -36,14 +37,13 @@ from weakincentives import MarkdownSection, Prompt, PromptTemplate, Session
 from weakincentives.adapters import PromptResponse
 from weakincentives.adapters.openai import (
     OpenAIAdapter,
-    OpenAIContainerWorkspaceSection,
-    OpenAIHostedToolsConfig,
     OpenAIModelConfig,
 )
+from weakincentives.adapters.openai.native_tools import McpCall
 from weakincentives.deadlines import Deadline
 from weakincentives.errors import WinkError
 from weakincentives.runtime import ModelResponded, ToolInvoked
-from weakincentives.tools import HostMount
+from weakincentives.tools import ShellCall
 
 _MODEL_NAME = "embedded"
 ANTWORT_COMMAND = (sys.executable, "-m", "antwort")
@@ -126,62 +126,54 @@ def run_task(task: Task, client: OpenAI, model: str, *, seconds: float) -> Outco
     """Ask all questions of a task and check the answer."""
     outcome = Outcome(task.name, task.kind)
     session = Session()
-    adapter = OpenAIAdapter(
-        model=model,
-        model_config=OpenAIModelConfig(temperature=0.0),
-        client=client,
-        hosted_tools=OpenAIHostedToolsConfig(code_interpreter=True),
-    )
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="antwort-task-") as directory:
-        for name, content in task.files.items():
-            Path(directory, name).write_bytes(content.encode() if isinstance(content, str) else content)
-        mounts = (HostMount(directory, mount_path="."),) if task.files else ()
-        workspace = OpenAIContainerWorkspaceSection(
-            session=session, mounts=mounts, allowed_host_roots=(directory,), client=client
-        )
-        try:
-            with workspace:
-                response = _evaluate(task, adapter, workspace, session, seconds)
-                images = {path: _read_file(workspace, path) for path in task.expected_images}
-        except WinkError as error:
-            outcome.errors = [f"{type(error).__name__}: {error}"]
-        else:
-            outcome.answer = response.text
-            outcome.errors = find_errors(task, response.text, response.output, images)
+    try:
+        with open_environment(task, client, session) as environment:
+            adapter = OpenAIAdapter(
+                model=model,
+                model_config=OpenAIModelConfig(temperature=0.0),
+                client=client,
+                hosted_tools=environment.hosted_tools,
+            )
+            response = _evaluate(task, adapter, environment, session, seconds)
+            files = environment.read_files(task.result_paths)
+    except WinkError as error:
+        outcome.errors = [f"{type(error).__name__}: {error}"]
+    else:
+        outcome.answer = response.text
+        outcome.errors = find_errors(task, response.text, response.output, files, _successful_calls(session))
     outcome.seconds = time.monotonic() - started
     _count_usage(outcome, session)
     return outcome
 
 
 def _evaluate(
-    task: Task,
-    adapter: OpenAIAdapter,
-    workspace: OpenAIContainerWorkspaceSection,
-    session: Session,
-    seconds: float,
+    task: Task, adapter: OpenAIAdapter, environment: Environment, session: Session, seconds: float
 ) -> PromptResponse[Any]:
-    """Ask the questions in order, in one container; return the response to the last."""
+    """Ask the questions in order, in one environment; return the response to the last."""
     *first, last = task.questions
     for question in first:
         adapter.evaluate(
-            Prompt(_template(question, workspace, None)), session=session, deadline=Deadline.after(seconds)
+            Prompt(_template(question, environment, None)), session=session, deadline=Deadline.after(seconds)
         )
-    template = _template(last, workspace, None if task.expected_output is None else type(task.expected_output))
+    template = _template(last, environment, None if task.expected_output is None else type(task.expected_output))
     return adapter.evaluate(Prompt(template), session=session, deadline=Deadline.after(seconds))
 
 
-def _template(
-    question: str, workspace: OpenAIContainerWorkspaceSection, output_type: type | None
-) -> PromptTemplate[Any]:
-    sections = [workspace, MarkdownSection(title="Task", key="task", template=question.replace("$", "$$"))]
+def _template(question: str, environment: Environment, output_type: type | None) -> PromptTemplate[Any]:
+    sections = [
+        *environment.sections,
+        MarkdownSection(title="Task", key="task", template=question.replace("$", "$$")),
+    ]
     if output_type is None:
         return PromptTemplate(ns="bench", key="task", sections=sections)
     return PromptTemplate[output_type](ns="bench", key="task", sections=sections)
 
 
-def _read_file(workspace: OpenAIContainerWorkspaceSection, path: str) -> bytes | None:
-    return workspace.filesystem.read_bytes(path) if workspace.filesystem.exists(path) else None
+def _successful_calls(session: Session) -> set[str]:
+    """The names of the tools that were called without an error: for MCP, those of the server."""
+    calls = [call for call in session[ToolInvoked].all() if call.success]
+    return {call.params.name if isinstance(call.params, McpCall) else call.name for call in calls}
 
 
 def _count_usage(outcome: Outcome, session: Session) -> None:
@@ -189,11 +181,22 @@ def _count_usage(outcome: Outcome, session: Session) -> None:
     for call in session[ToolInvoked].all():
         outcome.turns += 1  # the turn with the call
         outcome.failed_calls += not call.success
-        outcome.code.append(getattr(call.params, "code", None) or "")
+        outcome.code.append(_code(call.params))
     for response in session[ModelResponded].all():
         outcome.turns += 1  # the turn with the answer
         outcome.input_tokens += response.usage.input_tokens
         outcome.output_tokens += response.usage.output_tokens
+
+
+def _code(params: object) -> str:
+    """What a tool was called with, for the report."""
+    match params:
+        case ShellCall():
+            return "\n".join(params.commands)
+        case McpCall():
+            return f"{params.name} {params.arguments}"
+        case _:
+            return getattr(params, "code", None) or ""
 
 
 def summary(outcomes: list[Outcome]) -> Table:

@@ -1,4 +1,4 @@
-"""Evaluation tasks: forty small ones. Expected answers are calculated from the same data, not written as constants."""
+"""Evaluation tasks: fifty small ones. Expected answers are calculated from the same data, not written as constants."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import statistics
 from collections import Counter
 from dataclasses import dataclass
 
+from tasks import mcp_tasks, shell_tasks
 from tasks.task import Task
 
 _rng = random.Random(11)  # noqa: S311 - made-up data
@@ -282,4 +283,4 @@ _REPAIR = (
          expected_mentions=(sum(int(str(event["size"])) for event in _EVENTS if event["kind"] == "read"),)),
 )  # fmt: skip
 
-TASKS = (*_CODE, *_FILES, *_PLOTS, *_STEPS, *_TYPED, *_REPAIR)
+TASKS = (*_CODE, *_FILES, *_PLOTS, *_STEPS, *_TYPED, *_REPAIR, *shell_tasks.TASKS, *mcp_tasks.TASKS)
