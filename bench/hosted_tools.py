@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import shop_server
 from measurements import Measurement, Row, Suite, measure_seconds
 from processes import ServerProcess, serving
 
@@ -32,10 +33,11 @@ PAGE = (
 
 @dataclass(frozen=True)
 class Environment:
-    """What the cases share: a folder, and the port of a plain HTTP server with the files of `web`."""
+    """What the cases share: a folder, the port of a plain HTTP server with the files of `web`, and an MCP server."""
 
     web: Path
     port: int
+    shop_port: int
 
     @property
     def url(self) -> str:
@@ -53,7 +55,9 @@ class ToolCase:
     config: dict[str, Any]
     """Of the server, beside models and storage."""
     item_types: tuple[str, ...]
-    """The types of the output items."""
+    """The types of the output items, after those of `opening_types`."""
+    opening_types: tuple[str, ...] = ()
+    """The types of the output items with which a response begins also without a call."""
     external: Callable[[httpx2.Client, int], object] | None = None
     """The part of the call that other software does, as a direct request."""
     external_name: str = ""
@@ -143,7 +147,40 @@ def code(_: Environment) -> ToolCase:
     )
 
 
-CASES: tuple[Callable[[Environment], ToolCase], ...] = (search, saved_pages, opened_page, code, patch)
+def commands(_: Environment) -> ToolCase:
+    """Two commands in a new container."""
+    return ToolCase(
+        name="shell, two commands, new container",
+        declaration={"type": "shell", "environment": {"type": "container_auto"}},
+        function="shell",
+        arguments={"commands": ["seq 100 > numbers.txt", "awk '{ sum += $1 } END { print sum }' numbers.txt"]},
+        config={},
+        item_types=("shell_call", "shell_call_output", "message"),
+        share_name="our share of the call, with the sandbox",
+    )
+
+
+def mcp(environment: Environment) -> ToolCase:
+    """A call of a tool of an MCP server, in a session that is open, with a cached list of its tools."""
+    url = f"http://127.0.0.1:{environment.shop_port}/mcp"
+    arguments = {"amount": 250, "from_currency": "USD", "to_currency": "SEK"}
+    request = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "convert", "arguments": arguments}}
+    headers = {"accept": "application/json, text/event-stream"}
+    label = shop_server.LABEL
+    return ToolCase(
+        name="mcp, streamable HTTP",
+        declaration={"type": "mcp", "server_label": label, "server_url": url, "require_approval": "never"},
+        function=f"{label}__convert",
+        arguments=arguments,
+        config={},
+        opening_types=("mcp_list_tools",),
+        item_types=("mcp_call", "message"),
+        external=lambda web, _: web.post(url, json=request, headers=headers).raise_for_status(),
+        external_name="MCP server only",
+    )
+
+
+CASES: tuple[Callable[[Environment], ToolCase], ...] = (search, saved_pages, opened_page, code, commands, mcp, patch)
 """The order of the table."""
 
 
@@ -163,15 +200,20 @@ def suite() -> Suite:
         web = Path(name) / "web"
         web.mkdir()
         command = [sys.executable, "-m", "http.server", "{port}", "--bind", "127.0.0.1", "--directory", web]
-        with serving(command, ready="/", log=Path(name) / "web.log") as site:
-            environment = Environment(web, site.port)
+        shop_command = [sys.executable, shop_server.__file__, "{port}"]
+        with (
+            serving(command, ready="/", log=Path(name) / "web.log") as site,
+            serving(shop_command, ready=shop_server.READY, log=Path(name) / "shop.log") as shop,
+        ):
+            environment = Environment(web, site.port, shop.port)
             rows = [row for number, case in enumerate(CASES) for row in _rows(case(environment), web.parent, number)]
     return Suite(rows, NOTES)
 
 
 NOTES = [
-    "Hosted tools: scripted model, all responses are stored, plain HTTP server on loopback in place of search engine",
-    "and page. Our share: a response with the call, less one without it and less the external part, in turns.",
+    "Hosted tools: scripted model, all responses are stored; search engine and page are files of a plain HTTP server",
+    "on loopback, the MCP server is one of the SDK. Our share: a response with the call, less one without it and less",
+    "the external part, in turns.",
 ]
 
 
@@ -222,8 +264,9 @@ def _round(
 
 
 def _respond(case: ToolCase, client: httpx2.Client, text: str, items: tuple[str, ...]) -> None:
+    items = (*case.opening_types, *items)
     response = client.post("/v1/responses", json={"input": text, "tools": [case.declaration]}).raise_for_status()
-    found = [(item["type"], item.get("status")) for item in response.json()["output"]]
+    found = [(item["type"], item.get("status", "completed")) for item in response.json()["output"]]
     if found != [(kind, "completed") for kind in items]:
         raise RuntimeError(f"the response is not as expected: {response.text}")
 

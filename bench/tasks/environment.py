@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import io
-import socket
+import sys
 import tarfile
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import uvicorn
+import shop_server
 from openai import OpenAI
+from processes import serving
 
-from tasks import mcp_tasks
 from tasks.task import Kind, Task
 from weakincentives import Session
 from weakincentives.adapters.openai import (
@@ -100,19 +99,14 @@ def _set_up(client: OpenAI, container_id: str, commands: str) -> None:
 def _mcp(task: Task, client: OpenAI, session: Session) -> Iterator[Environment]:
     """An MCP server on loopback, whose tools need no approval."""
     del task, client, session
-    app = mcp_tasks.server().streamable_http_app(stateless_http=True)
-    config = uvicorn.Config(app, log_config=None, ws="none", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=lambda: server.run(sockets=[listener]))
-        thread.start()
-        try:
-            url = f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
-            tool = McpConfig(server_label=mcp_tasks.LABEL, server_url=url, require_approval="never")
-            yield Environment(OpenAIHostedToolsConfig(others=(tool,)))
-        finally:
-            server.should_exit = True
-            thread.join()
+    command = [sys.executable, shop_server.__file__, "{port}"]
+    with (
+        tempfile.TemporaryDirectory(prefix="antwort-task-") as directory,
+        serving(command, ready=shop_server.READY, log=Path(directory, "log")) as server,
+    ):
+        url = f"http://127.0.0.1:{server.port}/mcp"
+        tool = McpConfig(server_label=shop_server.LABEL, server_url=url, require_approval="never")
+        yield Environment(OpenAIHostedToolsConfig(others=(tool,)))
 
 
 _ENVIRONMENTS: dict[Kind, Callable[[Task, OpenAI, Session], AbstractContextManager[Environment]]] = {
