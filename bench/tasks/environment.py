@@ -78,8 +78,8 @@ def _shell(task: Task, client: OpenAI, session: Session) -> Iterator[Environment
 
         def read_files(paths: Sequence[str]) -> dict[str, bytes | None]:
             with tarfile.open(fileobj=io.BytesIO(client.get(archive, cast_to=bytes))) as files:
-                found = {one.name.removeprefix("./"): one for one in files if one.isfile()}
-                return {path: files.extractfile(found[path]).read() if path in found else None for path in paths}
+                members = {one.name.removeprefix("./"): files.extractfile(one) for one in files if one.isfile()}
+                return {path: data.read() if (data := members.get(path)) else None for path in paths}
 
         tool = ShellConfig(container=ExistingContainerRef(container.id))
         yield Environment(OpenAIHostedToolsConfig(others=(tool,)), read_files=read_files)
