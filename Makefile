@@ -112,7 +112,7 @@ static: $(READY)
 suite: $(READY)
 	$(RUN) -m pytest -q -n $(WORKERS) --dist loadfile -m "not model and not install and not kubernetes and not images and not long and not replicas" --ignore tests/antwort/sandbox/attacks --ignore tests/clients $(PYTEST_ARGS)
 
-eval: $(READY) ## Run forty small tasks with a model and check its answers (MODEL=… for another model; minutes)
+eval: $(READY) ## Run fifty small tasks with a model and check its answers (MODEL=… for another model; minutes)
 	@$(RUN) bench/evaluate.py --model "$(MODEL)" $(EVAL_ARGS)
 
 bench: $(READY) $(BENCH_VENV)/.locked $(LITELLM_VENV)/.locked ## Run the benchmarks, with the peer projects (a quarter of an hour; BENCH_ARGS="--only events" for one suite)

@@ -78,11 +78,24 @@ def test_a_task_without_expected_result_is_rejected(tasks):
         tasks.Task("t", "code", ("?",))
 
 
-def test_there_are_forty_tasks_of_all_kinds_with_unique_names(tasks):
+def test_a_file_must_have_the_expected_text(tasks):
+    task = tasks.Task("t", "shell", ("?",), expected_files={"a.txt": "color\n"})
+    assert tasks.find_errors(task, "", None, {"a.txt": b"color\n"}) == []
+    assert tasks.find_errors(task, "", None, {"a.txt": b"colour\n"}) == ["a.txt: is b'colour\\n'"]
+    assert tasks.find_errors(task, "Done.", None, {"a.txt": None}) == ["a.txt: is None"]
+
+
+def test_expected_tools_must_have_been_called(tasks):
+    task = tasks.Task("t", "mcp", ("?",), expected_mentions=(82,), expected_calls=("find", "total"))
+    assert tasks.find_errors(task, "It is 82.", None, {}, {"find", "total"}) == []
+    assert tasks.find_errors(task, "It is 82.", None, {}, {"find"}) == ["has not called total"]
+
+
+def test_there_are_fifty_tasks_of_all_kinds_with_unique_names(tasks):
     sys.path.insert(0, str(BENCH))
     try:
         catalogue = importlib.import_module("tasks.catalogue").TASKS
     finally:
         sys.path.remove(str(BENCH))
-    assert len({task.name for task in catalogue}) == len(catalogue) == 40
+    assert len({task.name for task in catalogue}) == len(catalogue) == 50
     assert {task.kind for task in catalogue} == set(tasks.Kind.__args__)

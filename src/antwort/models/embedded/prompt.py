@@ -47,6 +47,8 @@ _TOOL_INSTRUCTIONS: Final = (
     "You can use these tools. To use one, write one block with its name and JSON arguments, and nothing else. "
     "You then get its output."
 )
+_ANSWER_PROMPT: Final = "If the output tells the answer, give the answer in plain words without a block."
+"""After outputs of tools that are called with JSON. In the system message it would prevent the first call."""
 
 
 class ExampleStep(Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,7 +135,9 @@ def to_prompt_messages(request: ModelRequest) -> list[ChatMessage]:
     system = {"role": "system", "content": _system_prompt(instructions, tools)}
     examples = [message for example in _relevant_examples(tools) for message in _example_messages(example)]
     history = _with_notes(history, [tool.spec.current_state for tool in tools if tool.spec.current_state])
-    plain = [_to_plain_message(message, tools_by_name) for message in history]
+    plain = _merge_same_role([_to_plain_message(message, tools_by_name) for message in history])
+    if history and history[-1]["role"] == "tool" and code_tool(tools) is None:
+        plain[-1] = {**plain[-1], "content": f"{plain[-1]['content']}\n\n{_ANSWER_PROMPT}"}
     return [system, *examples, *_merge_same_role(plain + _schema_messages(request))]
 
 
