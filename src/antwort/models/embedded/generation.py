@@ -23,7 +23,6 @@ from antwort.models.embedded.prompt import (
     consecutive_errors,
     fenced_tools,
     file_listing_step,
-    is_first_json_a_call,
     must_answer,
     repair_comment,
     tools_to_force,
@@ -107,7 +106,6 @@ class Generation:
         self._reason: Literal["stop", "length", "calls"] = "stop"
         names = {tool.spec.name for tool in self._tools} if request.choice == "required" else tools_to_force(request)
         self._forced_tools = tuple(tool for tool in self._tools if tool.spec.name in names)
-        self._reads_json_as_call = is_first_json_a_call(request)
         self._phase: _Phase = self._first_phase()
 
     # ── requests ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -174,8 +172,7 @@ class Generation:
             case "choose":
                 grammar = self._choice_grammar()
             case "text":
-                openings = [tool.opening for tool in self._tools]
-                stop = (*openings, _JSON_OPENING) if self._reads_json_as_call else tuple(openings)
+                stop = tuple(tool.opening for tool in self._tools)
             case "json":
                 schema = bound_schema(self._schema() or _ANY_OBJECT)
             case "code":
@@ -220,8 +217,6 @@ class Generation:
         elif self._phase == "text" and (tool := self._tool_opened_by(end.stop_word)) is not None:
             self._phase = self._start_block(tool)
             yield from self._start_call()
-        elif self._phase == "text" and self._reads_json_as_call and end.stop_word == _JSON_OPENING:
-            yield from self._start_json_block(text)
         else:
             if self._phase == "code":
                 yield CallPiece(0, arguments='"}')
@@ -239,20 +234,6 @@ class Generation:
             self._phase = self._start_json()
         else:
             self._phase = self._start_block(tool)
-            yield from self._start_call()
-
-    def _start_json_block(self, text_before: str) -> Iterator[Piece]:
-        """A block at the start of the first reply is a call, whose tool the model chooses; a later one is text."""
-        self._reads_json_as_call = False
-        if text_before.strip():
-            self._prompt += _JSON_OPENING
-            yield TextPiece(_JSON_OPENING)
-            return
-        self._forced_tools = self._tools
-        if len(self._forced_tools) > 1:
-            self._phase = "choose"
-        else:
-            self._phase = self._start_block(self._forced_tools[0])
             yield from self._start_call()
 
     def _tool_opened_by(self, opening: str) -> FencedTool | None:

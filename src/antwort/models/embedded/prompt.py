@@ -47,8 +47,6 @@ _TOOL_INSTRUCTIONS: Final = (
     "You can use these tools. To use one, write one block with its name and JSON arguments, and nothing else. "
     "You then get its output."
 )
-_ANSWER_PROMPT: Final = "If the output tells the answer, give the answer in plain words without a block."
-"""After outputs of tools that are called with JSON. In the system message it would prevent the first call."""
 
 
 class ExampleStep(Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,9 +133,7 @@ def to_prompt_messages(request: ModelRequest) -> list[ChatMessage]:
     system = {"role": "system", "content": _system_prompt(instructions, tools)}
     examples = [message for example in _relevant_examples(tools) for message in _example_messages(example)]
     history = _with_notes(history, [tool.spec.current_state for tool in tools if tool.spec.current_state])
-    plain = _merge_same_role([_to_plain_message(message, tools_by_name) for message in history])
-    if history and history[-1]["role"] == "tool" and code_tool(tools) is None:
-        plain[-1] = {**plain[-1], "content": f"{plain[-1]['content']}\n\n{_ANSWER_PROMPT}"}
+    plain = [_to_plain_message(message, tools_by_name) for message in history]
     return [system, *examples, *_merge_same_role(plain + _schema_messages(request))]
 
 
@@ -217,18 +213,6 @@ def tools_to_force(request: ModelRequest) -> set[str]:
     return set() if code.spec.current_state else named - {code.spec.name}
 
 
-def is_first_json_a_call(request: ModelRequest) -> bool:
-    """Whether a JSON block at the start of the reply is meant as a call: the model forgets to name the tool.
-
-    Only in the first reply, because later ones can be the answer, and without a code tool, because examples show the
-    blocks of that one.
-    """
-    history = to_messages(request.items, None, _DIALECT)
-    is_first = bool(history) and history[-1]["role"] == "user"
-    tools = fenced_tools(request.tools)
-    return is_first and request.choice == "auto" and tools != () and code_tool(tools) is None
-
-
 def file_listing_step(request: ModelRequest) -> Literal["due", "just_done", "none"]:
     """Whether the forced file listing is due: there are files that were not listed; or whether it was the last call."""
     history = to_messages(request.items, None, _DIALECT)
@@ -299,22 +283,10 @@ def schema_hint(schema: object) -> str:
 
 def _describe_tool(tool: FencedTool) -> str:
     parameters = tool.spec.parameters or {}
-    arguments = msgspec.json.encode(_example_arguments(parameters)).decode()
+    arguments = msgspec.json.encode(dict.fromkeys(parameters.get("properties", {}), "…")).decode()
     schema = msgspec.json.encode(parameters).decode()
     described = "\n".join(filter(None, (tool.spec.description or tool.word, tool.spec.grammar_note)))
     return f"{described}\n{tool.opening}{arguments}\n```\nSchema of its arguments: {schema}"
-
-
-def _example_arguments(parameters: dict[str, Any]) -> dict[str, Any]:
-    """Placeholders of the required arguments, or of all if none is required."""
-    properties: dict[str, Any] = parameters.get("properties", {})
-    required = [name for name in parameters.get("required", ()) if name in properties]
-    return {name: _placeholder(properties[name]) for name in required or properties}
-
-
-def _placeholder(schema: object) -> object:
-    is_list = isinstance(schema, dict) and cast("dict[str, Any]", schema).get("type") == "array"
-    return ["…"] if is_list else "…"
 
 
 def _takes_code(spec: FunctionSpec) -> bool:

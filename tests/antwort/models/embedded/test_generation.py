@@ -93,32 +93,6 @@ def test_a_tool_fence_becomes_a_call_constrained_by_its_schema():
     assert answer.reason == "calls"
 
 
-def test_a_json_block_at_the_start_of_the_first_reply_is_a_call():
-    opened, ended = CompletionEnd(stop_word="```json\n"), CompletionEnd()
-    answer, (text, block) = run(make_generation(WEATHER), ([], opened), (['{"city": "Rome"}'], ended))
-
-    assert text.stop == ("```get_weather\n", "```json\n")
-    assert block.prompt == "<prompt>```get_weather\n"
-    assert [(call.name, call.arguments) for call in answer.calls] == [("get_weather", '{"city": "Rome"}')]
-
-    time = FunctionSpec("get_time", "The time.", {"type": "object", "properties": {}})
-    answer, (_, choice, block) = run(
-        make_generation(WEATHER, time), ([], opened), (["```get_time\n"], ended), (["{}"], ended)
-    )
-    assert choice.grammar == r'root ::= "```get_weather\n" | "```get_time\n"'
-    assert (block.prompt, answer.calls[0].name) == ("<prompt>```get_time\n", "get_time")
-
-
-def test_other_json_blocks_are_text():
-    opened = CompletionEnd(stop_word="```json\n")
-    answer, (_, rest) = run(make_generation(WEATHER), (["Such as "], opened), (["{}\n```"], CompletionEnd()))
-
-    assert (answer.text, answer.calls) == ("Such as ```json\n{}\n```", ())
-    assert (rest.prompt, rest.stop) == ("<prompt>Such as ```json\n", ("```get_weather\n",))
-    for later in (make_generation(WEATHER, called=True), make_generation(CODE, WEATHER), make_generation()):
-        assert "```json\n" not in later.next_request().stop
-
-
 def test_a_json_answer_is_constrained_by_its_schema():
     wanted = JsonSchemaFormat(name="sum", schema=SCHEMA)
     answer, (completion,) = run(make_generation(format=wanted), (['{"total": 1}'], CompletionEnd()))

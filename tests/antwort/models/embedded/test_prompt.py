@@ -141,19 +141,7 @@ def test_other_tools_are_described_and_called_with_json():
     assert "get_weather" in system["content"]
     assert '```get_weather\n{"city":"…"}\n```' in system["content"]
     assert block["content"] == '```get_weather\n{"city": "Rome"}\n```'
-    assert last["content"].startswith("Output:\n21 degrees\n\nIf the output tells the answer, give the answer")
-    assert prompt([USER, call, output], WEATHER, CODE)[-1]["content"] == "Output:\n21 degrees"
-    assert prompt([USER, call, output, USER], WEATHER)[-1] == {
-        **USER,
-        "content": "Output:\n21 degrees\n\nHow many rows?",
-    }
-
-
-def test_placeholders_are_shown_for_required_arguments():
-    properties = {"commands": {"type": "array", "items": {"type": "string"}}, "timeout": {"type": "integer"}}
-    tool = FunctionSpec("shell", "Run.", {"type": "object", "properties": properties, "required": ["commands"]})
-
-    assert '```shell\n{"commands":["…"]}\n```' in prompt([USER], tool)[0]["content"]
+    assert last["content"] == "Output:\n21 degrees"
 
 
 def test_invalid_json_arguments_are_shown_verbatim():
