@@ -125,7 +125,7 @@ def test_every_use_postpones_expiry(client):
             "integer_above_max_value",
         ),
         ({"name": "x", "host_mounts": []}, "host_mounts", "unknown_parameter"),
-        ({"name": "x", "skills": [{"type": "skill_reference"}]}, "skills", "invalid_value"),
+        ({"name": "x", "skills": [{"type": "skill_reference"}]}, "skills[0].skill_id", "missing_required_parameter"),
         (
             {"name": "x", "network_policy": {"type": "allowlist", "allowed_domains": ["example.org"]}},
             "network_policy.type",
