@@ -49,12 +49,12 @@ async def test_a_bad_answer_fails_one_call(open_client, hostile, local, name):
 
 
 async def test_a_server_that_hangs_costs_the_time_of_one_call(open_client, hostile, local, crm):
-    async with open_client(timeout=0.2) as client:
+    async with open_client(timeout=1.5) as client:
         target = local(f"{hostile.url}/calls")
         assert await fault(client.call_tool("t", target, "hang", {})) == (
             "http_error",
             504,
-            "the tool did not answer within 0.2 s",
+            "the tool did not answer within 1.5 s",
         )
         assert (await client.call_tool("t", target, "fine", {})).text == "fine"
         assert (await client.call_tool("t", local(crm.url), "customer", {"number": 7})).text == "Ada Lovelace"
