@@ -36,6 +36,7 @@ def run(tmp_path_factory):
         "models": models,
         "providers": {"code_interpreter": interpreter},
         "containers": {"max_containers": 10_000, "max_memory": 2**50},
+        "skills": {"max_skills": 10_000, "max_versions": 10_000, "max_bytes": 2**40},
     }
     with run_server(directory, config, program=SUPPORT / "fake_echo_provider.py") as server:
         command = [sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json", "--no-color"]
