@@ -124,7 +124,7 @@ def test_a_chat_model_gets_images_and_text_files_as_data(client, upstream, site)
         {"type": "text", "text": "[attached file: notes.txt]\nPlain tea costs 2 €.\n[end of notes.txt]"},
     ]
     assert len(site.paths) == before + 3, "a URL is fetched once"
-    path, headers = site.requests[before]
+    path, headers = next(one for one in site.requests[before:] if one[0].startswith("/redirect"))  # fetched at once
     assert "authorization" not in headers
     assert (path, headers["accept"]) == (
         "/redirect?to=/image%3Ftype=application/octet-stream",
