@@ -79,7 +79,23 @@ class FakeSearchApi:
         return [str(one.query.get("q") or one.body.get("query")) for one in self.requests]
 
 
-class _Handler(BaseHTTPRequestHandler):
+class QuietHandler(BaseHTTPRequestHandler):
+    """A client that closes its connection is no error."""
+
+    def handle(self) -> None:
+        try:
+            super().handle()
+        except OSError:  # the client has closed the connection
+            self.close_connection = True
+
+    def finish(self) -> None:
+        try:
+            super().finish()
+        except OSError:
+            self.close_connection = True
+
+
+class _Handler(QuietHandler, BaseHTTPRequestHandler):
     api: FakeSearchApi
     protocol_version = "HTTP/1.1"
 
@@ -138,18 +154,6 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("location", location)
         self.end_headers()
         self.wfile.write(body)
-
-    def handle(self) -> None:
-        try:
-            super().handle()
-        except OSError:  # the client has closed the connection
-            self.close_connection = True
-
-    def finish(self) -> None:
-        try:
-            super().finish()
-        except OSError:
-            self.close_connection = True
 
 
 @contextmanager

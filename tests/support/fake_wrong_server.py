@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import httpx2
-from fake_search_api import running
+from fake_search_api import QuietHandler, running
 
 DROPPED_HEADERS = {"content-encoding", "host", "connection", "content-length", "transfer-encoding", "accept-encoding"}
 
@@ -89,7 +89,7 @@ class WrongServer:
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler, BaseHTTPRequestHandler):
     proxy: WrongServer
     protocol_version = "HTTP/1.1"
 
@@ -129,18 +129,6 @@ class _Handler(BaseHTTPRequestHandler):
         answer = ProxiedAnswer(received.status_code, kept, received.content)
         self.proxy.fault.change_answer(request, answer)
         return answer
-
-    def handle(self) -> None:
-        try:
-            super().handle()
-        except OSError:  # the client has closed the connection
-            self.close_connection = True
-
-    def finish(self) -> None:
-        try:
-            super().finish()
-        except OSError:
-            self.close_connection = True
 
 
 @contextmanager

@@ -73,7 +73,7 @@ REQUIRED_EXTRAS: dict[str, Extras] = {
     "antwort.tools": ("server",),
     "antwort.tools.builtins.codeinterpreter.kubernetes": ("kubernetes",),
     **dict.fromkeys(
-        [f"antwort.tools.builtins.mcp.client.{name}" for name in ("content", "listing", "pool", "session", "stdio")],
+        [f"antwort.tools.mcp.client.{name}" for name in ("content", "listing", "pool", "session", "stdio")],
         ("mcp",),
     ),
     "weakincentives": (),

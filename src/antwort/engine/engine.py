@@ -192,21 +192,7 @@ class Engine:
             images = chosen.reads_images or bool(request.tools)
             context = await self.input_urls.resolve(context, owner.tenant, images=images)
         tools = self._available_tools(request, context, response)
-        ended = [] if checkpoint is None else [items.read(raw) for raw in checkpoint.items]
-        begun = [] if checkpoint is None else [items.read(raw) for raw in checkpoint.output[len(ended) :]]
-        tool_context = ToolContext(
-            owner=owner,
-            response_id=response.id,
-            # The call that had begun comes before the input: its container may not have the files of that yet.
-            history=[*context.before, *begun, *context.visible, *ended],
-            given=context.visible,
-            created_at=response.created_at,
-            made=[*ended, *begun],
-            include=frozenset(request.include or ()),
-            images_are_files=not chosen.reads_images,
-            is_stored=response.store,
-            taken_names=frozenset(tool_name(one.tool) for one in tools if one.namespace is None),
-        )
+        tool_context = _tool_context(owner, request, response, chosen, context, tools, checkpoint)
         prepared = {
             index: await self._prepare_tool(declared.tool, declared.param, tool_context)
             for index, declared in enumerate(tools)
@@ -238,11 +224,7 @@ class Engine:
             offer=offer,
             now=self.now,
             max_turns=self.max_turns,
-            output=OutputBuilder(
-                hosted.annotator if prepared else None,
-                _reasoning_sealer(sealer) if _ENCRYPTED_REASONING in (request.include or ()) else None,
-                reasoning_as_summary=response.reasoning.asks_for_summary and not chosen.summarizes_reasoning,
-            ),
+            output=_output_builder(request, response, chosen, sealer, hosted if prepared else None),
             compaction=plan,
         )
         turn.opening = hosted.opening()
@@ -355,6 +337,43 @@ def _threshold(requested: int | None, settings: CompactionSettings, chosen: Chos
 
 def _reasoning_sealer(sealer: TenantSealer) -> SealReasoning:
     return lambda item_id, text: sealer.seal(item_id, SealedReasoning(text))
+
+
+def _tool_context(
+    owner: Owner,
+    request: CreateResponse,
+    response: Response,
+    chosen: ChosenModel,
+    context: Context,
+    tools: Sequence[DeclaredTool],
+    checkpoint: Checkpoint | None,
+) -> ToolContext:
+    """What hosted tools are prepared for."""
+    ended = [] if checkpoint is None else [items.read(raw) for raw in checkpoint.items]
+    begun = [] if checkpoint is None else [items.read(raw) for raw in checkpoint.output[len(ended) :]]
+    return ToolContext(
+        owner=owner,
+        response_id=response.id,
+        # The call that had begun comes before the input: its container may not have the files of that yet.
+        history=[*context.before, *begun, *context.visible, *ended],
+        given=context.visible,
+        created_at=response.created_at,
+        made=[*ended, *begun],
+        include=frozenset(request.include or ()),
+        images_are_files=not chosen.reads_images,
+        is_stored=response.store,
+        taken_names=frozenset(tool_name(one.tool) for one in tools if one.namespace is None),
+    )
+
+
+def _output_builder(
+    request: CreateResponse, response: Response, chosen: ChosenModel, sealer: TenantSealer, hosted: HostedTools | None
+) -> OutputBuilder:
+    return OutputBuilder(
+        None if hosted is None else hosted.annotator,
+        _reasoning_sealer(sealer) if _ENCRYPTED_REASONING in (request.include or ()) else None,
+        reasoning_as_summary=response.reasoning.asks_for_summary and not chosen.summarizes_reasoning,
+    )
 
 
 def _shown_tools(tools: Sequence[DeclaredTool], hosted: HostedTools, declared: list[Raw]) -> list[Raw]:

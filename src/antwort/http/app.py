@@ -61,10 +61,10 @@ from antwort.telemetry import Metrics, log
 from antwort.tools import FunctionProvider, ToolRegistry
 from antwort.tools.builtins.codeinterpreter import CodeInterpreterProvider
 from antwort.tools.builtins.container import ResponseContainers
-from antwort.tools.builtins.mcp import McpProvider, open_mcp
 from antwort.tools.builtins.shell import ShellProvider
 from antwort.tools.builtins.websearch import OpenedWebSearch, WebSearchProvider, open_web_search
 from antwort.tools.client_run import ClientRunProvider, LocalShellProvider
+from antwort.tools.mcp import McpProvider, open_mcp
 
 ROUTES: Sequence[ApiRoute] = [
     route
@@ -104,21 +104,8 @@ async def open_services(
     model_registry, store, membership, backend, web_search = await _open_resources(config, environment, sealer, metrics)
     tokens = None if membership is None else CallTokens(sealer, membership.own_id)
     running = _containers(config, store, backend, metrics, membership, tokens)
-    fetcher = open_fetcher(config.fetch)
     registry = ToolRegistry()
-    limits = config.engine
-    engine = Engine(
-        model_registry,
-        registry,
-        store,
-        sealer,
-        config.compaction,
-        limits.max_turns,
-        limits.max_attached,
-        ignore_unavailable_tools=config.tools.unavailable == "ignore",
-        input_urls=InputUrls(fetcher, max_bytes=config.engine.max_attached) if config.fetch.input_urls else None,
-        check_lease=(lambda: None) if membership is None else membership.check_lease,
-    )
+    engine = _engine(config, model_registry, registry, store, sealer, membership)
     services = Services(
         config,
         authenticator,
@@ -148,15 +135,7 @@ async def open_services(
         for provider in (*_providers(config, store, running, web_search.provider, mcp.provider), *extra_providers):
             registry.register(provider)
         registry.register_metrics(metrics.registry)
-        if membership is None:
-            if running is not None:
-                await running.recover()
-            await takeover.recover()
-        else:
-            membership.on_death(takeover.notify)
-            if running is not None:
-                membership.on_death(running.note_ended)
-            tasks.append(asyncio.create_task(takeover.run()))
+        tasks += await _recover(takeover, running, membership)
         log.info("started", replica=services.directory.own_id)
         yield services
     finally:
@@ -164,6 +143,46 @@ async def open_services(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await services.aclose()
+
+
+def _engine(
+    config: Config,
+    models: ModelRegistry,
+    registry: ToolRegistry,
+    store: Store,
+    sealer: Sealer,
+    membership: Membership | None,
+) -> Engine:
+    limits = config.engine
+    return Engine(
+        models,
+        registry,
+        store,
+        sealer,
+        config.compaction,
+        limits.max_turns,
+        limits.max_attached,
+        ignore_unavailable_tools=config.tools.unavailable == "ignore",
+        input_urls=InputUrls(open_fetcher(config.fetch), max_bytes=limits.max_attached)
+        if config.fetch.input_urls
+        else None,
+        check_lease=(lambda: None) if membership is None else membership.check_lease,
+    )
+
+
+async def _recover(
+    takeover: Takeover, running: Containers | None, membership: Membership | None
+) -> list[asyncio.Task[None]]:
+    """Resume what an earlier process has left: all of it now, or, with other replicas, that of each one that dies."""
+    if membership is None:
+        if running is not None:
+            await running.recover()
+        await takeover.recover()
+        return []
+    membership.on_death(takeover.notify)
+    if running is not None:
+        membership.on_death(running.note_ended)
+    return [asyncio.create_task(takeover.run())]
 
 
 class _Resources(NamedTuple):

@@ -48,6 +48,19 @@ class FunctionProvider(Protocol):
         ...
 
 
+class ProviderDefaults:
+    """The rest of a `FunctionProvider` that has no routes, no metrics, and nothing to release."""
+
+    def routes(self) -> Sequence[Any]:
+        return ()
+
+    def metrics(self) -> Sequence[Collector]:
+        return ()
+
+    async def aclose(self) -> None:
+        pass
+
+
 class ProviderCollision(Exception):
     """Two providers claim the same name, tool type or metric."""
 

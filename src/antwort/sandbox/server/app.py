@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import platform
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from antwort.net.disconnect import run_until_disconnect
 from antwort.net.errors import NetError, QueueFull, SizeLimitExceeded
@@ -107,7 +107,15 @@ def make_app(settings: SandboxSettings, host: hosts.Host | None = None) -> Starl
                 sweeper.cancel()
                 await asyncio.gather(sweeper, return_exceptions=True)
 
-    routes = [
+    if settings.token:
+        auth = Middleware(BearerTokenMiddleware, token=settings.token)
+    else:
+        auth = Middleware(LoopbackOnlyMiddleware, check_host=settings.uds is None)
+    return Starlette(routes=_routes(), lifespan=lifespan, middleware=[auth], exception_handlers=_HANDLERS)
+
+
+def _routes() -> list[BaseRoute]:
+    return [
         Route("/execute", _execute, methods=["POST"]),
         Route("/health", _health),
         Route("/sessions", _create_session, methods=["POST"]),
@@ -119,17 +127,6 @@ def make_app(settings: SandboxSettings, host: hosts.Host | None = None) -> Starl
         Route("/sessions/{session}/interrupt", _interrupt, methods=["POST"]),
         *files.ROUTES,
     ]
-    handlers = {
-        SandboxServerError: _on_error,
-        NetError: _on_error,
-        ClientDisconnect: _client_closed,
-        500: _internal_error,
-    }
-    if settings.token:
-        auth = Middleware(BearerTokenMiddleware, token=settings.token)
-    else:
-        auth = Middleware(LoopbackOnlyMiddleware, check_host=settings.uds is None)
-    return Starlette(routes=routes, lifespan=lifespan, middleware=[auth], exception_handlers=handlers)
 
 
 async def _on_error(_: Request, error: Exception) -> Response:
@@ -287,3 +284,11 @@ async def _run_in_session(
     with server.sessions.using(session_id) as session:
         reply = await run_until_disconnect(request.receive, server.sessions.execute(session, exec_request))
         return JSONResponse(reply.report())
+
+
+_HANDLERS: Mapping[Any, Any] = {
+    SandboxServerError: _on_error,
+    NetError: _on_error,
+    ClientDisconnect: _client_closed,
+    500: _internal_error,
+}

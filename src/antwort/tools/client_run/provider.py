@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from antwort.api.errors import unsupported_value
 from antwort.api.tools import (
@@ -20,23 +19,12 @@ from antwort.tools.client_run import apply_patch, local_shell
 from antwort.tools.client_run.computer import prepare_computer
 from antwort.tools.client_run.prepared import PreparedClientTool
 from antwort.tools.client_run.shell import prepare_local
+from antwort.tools.registry import ProviderDefaults
 
 _LOCAL: Final = "local"
 
 
-class _ClientRunProvider:
-    def routes(self) -> Sequence[Any]:
-        return ()
-
-    def metrics(self) -> Sequence[Any]:
-        """None: the client runs the calls."""
-        return ()
-
-    async def aclose(self) -> None:
-        """There are no resources."""
-
-
-class ClientRunProvider(_ClientRunProvider):
+class ClientRunProvider(ProviderDefaults):
     """`FunctionProvider` of the tools that only clients run."""
 
     name = "client_run"
@@ -54,7 +42,7 @@ class ClientRunProvider(_ClientRunProvider):
                 raise TypeError(f"not a tool of this provider: {tool}")
 
 
-class LocalShellProvider(_ClientRunProvider):
+class LocalShellProvider(ProviderDefaults):
     """`FunctionProvider` of the shell, where no other provider runs it in containers."""
 
     name = "shell"

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from antwort.api.tools import CodeInterpreterTool, ToolDeclaration
 from antwort.config import CodeInterpreterSettings
 from antwort.engine.ports import ToolContext
 from antwort.tools.builtins.codeinterpreter.prepared import PreparedCodeInterpreter
 from antwort.tools.builtins.codeinterpreter.types import NAME
 from antwort.tools.builtins.container import ResponseContainers
+from antwort.tools.registry import ProviderDefaults
 
 
-class CodeInterpreterProvider:
-    """`FunctionProvider` of `code_interpreter`."""
+class CodeInterpreterProvider(ProviderDefaults):
+    """`FunctionProvider` of `code_interpreter`. `Containers` has the metrics, and outlives responses."""
 
     name = NAME
     tools = (NAME,)
@@ -22,16 +20,6 @@ class CodeInterpreterProvider:
     def __init__(self, containers: ResponseContainers, settings: CodeInterpreterSettings) -> None:
         self._containers = containers
         self._settings = settings
-
-    def routes(self) -> Sequence[Any]:
-        return ()
-
-    def metrics(self) -> Sequence[Any]:
-        """None: `Containers` has the metrics of executions."""
-        return ()
-
-    async def aclose(self) -> None:
-        """Holds nothing: containers outlive responses."""
 
     async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> PreparedCodeInterpreter:
         assert isinstance(tool, CodeInterpreterTool)  # noqa: S101 - the only type in `tools`

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from antwort.api.tools import AutoEnvironment, ReferencedEnvironment, ShellTool, ToolDeclaration
 from antwort.config import CodeInterpreterSettings
 from antwort.engine.ports import PreparedTool, ToolContext
@@ -12,10 +9,11 @@ from antwort.tools.builtins.container import ResponseContainers
 from antwort.tools.builtins.shell.prepared import PreparedShell
 from antwort.tools.builtins.shell.types import NAME
 from antwort.tools.client_run import prepare_local
+from antwort.tools.registry import ProviderDefaults
 
 
-class ShellProvider:
-    """`FunctionProvider` of `shell`."""
+class ShellProvider(ProviderDefaults):
+    """`FunctionProvider` of `shell`. `Containers` has the metrics, and outlives responses."""
 
     name = NAME
     tools = (NAME,)
@@ -23,16 +21,6 @@ class ShellProvider:
     def __init__(self, containers: ResponseContainers, settings: CodeInterpreterSettings) -> None:
         self._containers = containers
         self._settings = settings
-
-    def routes(self) -> Sequence[Any]:
-        return ()
-
-    def metrics(self) -> Sequence[Any]:
-        """None: `Containers` has the metrics of executions."""
-        return ()
-
-    async def aclose(self) -> None:
-        """Holds nothing: containers outlive responses."""
 
     async def prepare(self, tool: ToolDeclaration, param: str, context: ToolContext) -> PreparedTool:
         assert isinstance(tool, ShellTool)  # noqa: S101 - the only type in `tools`

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
@@ -25,6 +25,7 @@ from antwort.tools.builtins.websearch.extraction import PageExtractor
 from antwort.tools.builtins.websearch.pages import PageCache, PageReader
 from antwort.tools.builtins.websearch.prepared import PreparedWebSearch
 from antwort.tools.builtins.websearch.types import BUDGETS, NAME, TOOL_TYPES
+from antwort.tools.registry import ProviderDefaults
 
 _NOT_CONFIGURED: Final = "off: no search engine is configured in providers.web_search.engine"
 
@@ -36,8 +37,8 @@ class OpenedWebSearch(Struct, frozen=True):
     description: str
 
 
-class WebSearchProvider:
-    """`FunctionProvider` of the web search."""
+class WebSearchProvider(ProviderDefaults):
+    """`FunctionProvider` of the web search. It has no metrics: calls are spans, and responses have `tool_usage`."""
 
     name = NAME
     tools = TOOL_TYPES
@@ -46,13 +47,6 @@ class WebSearchProvider:
         self._engine = engine
         self._reader = reader
         self._cache = cache
-
-    def routes(self) -> Sequence[Any]:
-        return ()
-
-    def metrics(self) -> Sequence[Any]:
-        """None: the calls are spans, and the responses have `tool_usage`."""
-        return ()
 
     async def aclose(self) -> None:
         await self._engine.aclose()

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from waiting import wait_until_async
 
-from antwort.tools.builtins.mcp.client import McpFault, SessionLimits, StdioTarget
-from antwort.tools.builtins.mcp.client.targets import HttpTarget
+from antwort.tools.mcp.client import McpFault, SessionLimits, StdioTarget
+from antwort.tools.mcp.client.targets import HttpTarget
 
 pytestmark = pytest.mark.anyio
 TRANSPORTS = ["url", "sse_url"]
@@ -123,7 +123,7 @@ async def test_idle_sessions_are_closed_and_opened_again(open_client, target):
 
 
 async def test_a_tenant_has_a_limited_number_of_sessions(open_client, target, local, crm, monkeypatch):
-    from antwort.tools.builtins.mcp.client import pool  # noqa: PLC0415 - imports the SDK
+    from antwort.tools.mcp.client import pool  # noqa: PLC0415 - imports the SDK
 
     monkeypatch.setattr(pool, "MAX_TENANT_SESSIONS", 2)
     async with open_client() as client:
@@ -160,7 +160,7 @@ async def test_a_server_that_is_not_there(client, local):
 
 
 async def test_closing_a_client_that_was_not_used():
-    from antwort.tools.builtins.mcp.client import McpClient  # noqa: PLC0415 - only here
+    from antwort.tools.mcp.client import McpClient  # noqa: PLC0415 - only here
 
     await McpClient(SessionLimits()).aclose()
 

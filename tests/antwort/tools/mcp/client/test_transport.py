@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from waiting import wait_until_async
 
-from antwort.tools.builtins.mcp.client import McpFault, transport
+from antwort.tools.mcp.client import McpFault, transport
 
 pytestmark = pytest.mark.anyio
 OBJECT = {"type": "object", "properties": {}}
@@ -102,7 +102,7 @@ async def test_redirects_to_another_origin_are_not_followed(client, hostile, loc
 
 
 async def test_a_name_that_resolves_to_a_private_address_is_refused(open_client, hostile):
-    from antwort.tools.builtins.mcp.client import HttpTarget  # noqa: PLC0415 - only here
+    from antwort.tools.mcp.client import HttpTarget  # noqa: PLC0415 - only here
 
     before = len(hostile.methods)
     async with open_client() as client:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from waiting import wait_until_async
 
-from antwort.tools.builtins.mcp.client import McpFault, StdioTarget
+from antwort.tools.mcp.client import McpFault, StdioTarget
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="the jail needs Linux")]
 PROGRAM = Path(__file__).parents[5] / "support" / "mcp_stdio_program.py"

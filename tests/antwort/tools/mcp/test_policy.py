@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from antwort.api.tools import McpApprovalFilter, McpTool, McpToolFilter
-from antwort.tools.builtins.mcp.client import ListedTool
-from antwort.tools.builtins.mcp.policy import is_allowed, needs_approval
+from antwort.tools.mcp.client import ListedTool
+from antwort.tools.mcp.policy import is_allowed, needs_approval
 
 READ = ListedTool("read", None, {}, is_read_only=True)
 WRITE = ListedTool("write", None, {})

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
-from antwort.tools.builtins.mcp.client.session import McpSession
-from antwort.tools.builtins.mcp.client.targets import (
+from antwort.tools.mcp.client.session import McpSession
+from antwort.tools.mcp.client.targets import (
     McpFault,
     McpToolResult,
     SessionLimits,

@@ -12,7 +12,7 @@ from antwort.api.errors import invalid, missing_parameter
 from antwort.api.tools import McpTool
 from antwort.mcp_settings import McpServerSettings, McpSettings
 from antwort.net.fetch import FetchRefused, check_url
-from antwort.tools.builtins.mcp.client import HttpTarget, StdioTarget, Target
+from antwort.tools.mcp.client import HttpTarget, StdioTarget, Target
 
 _TOKEN_RE: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,128}")
 _VALUE_RE: Final = re.compile(r"[\x20-\x7e\t]{0,8192}")

@@ -9,8 +9,8 @@ from typing import Any, Final, TypeAlias
 from antwort.api.ids import new_id
 from antwort.engine.ports import CallDefaults, Progress, ToolDone
 from antwort.engine.truncate import truncate_chars
-from antwort.tools.builtins.mcp.client import McpFault, McpToolResult
-from antwort.tools.builtins.mcp.metrics import McpMetrics
+from antwort.tools.mcp.client import McpFault, McpToolResult
+from antwort.tools.mcp.metrics import McpMetrics
 
 Run: TypeAlias = Callable[[], Awaitable[McpToolResult]]
 

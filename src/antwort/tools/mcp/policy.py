@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from antwort.api.tools import McpApprovalFilter, McpTool, McpToolFilter
-from antwort.tools.builtins.mcp.client import ListedTool
+from antwort.tools.mcp.client import ListedTool
 
 
 def is_allowed(tool: ListedTool, declared: McpTool) -> bool:

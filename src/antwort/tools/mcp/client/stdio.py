@@ -25,7 +25,7 @@ from mcp.shared.message import SessionMessage
 from antwort.sandbox.errors import CannotStart
 from antwort.sandbox.host.bubblewrap import Launch, MountArguments
 from antwort.sandbox.host.probe import UIDS
-from antwort.tools.builtins.mcp.client.targets import (
+from antwort.tools.mcp.client.targets import (
     INTERNAL_ERROR,
     SessionLimits,
     StdioTarget,

@@ -24,10 +24,10 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
 from antwort.net.fetch import FetchError
-from antwort.tools.builtins.mcp.client.content import clean_arguments, tool_result
-from antwort.tools.builtins.mcp.client.listing import MAX_PAGES, check_tools
-from antwort.tools.builtins.mcp.client.stdio import stdio_transport
-from antwort.tools.builtins.mcp.client.targets import (
+from antwort.tools.mcp.client.content import clean_arguments, tool_result
+from antwort.tools.mcp.client.listing import MAX_PAGES, check_tools
+from antwort.tools.mcp.client.stdio import stdio_transport
+from antwort.tools.mcp.client.targets import (
     INTERNAL_ERROR,
     HttpTarget,
     McpFault,
@@ -40,7 +40,7 @@ from antwort.tools.builtins.mcp.client.targets import (
     timed_out,
     unreachable,
 )
-from antwort.tools.builtins.mcp.client.transport import GuardedTransport, HttpTraffic, recorded
+from antwort.tools.mcp.client.transport import GuardedTransport, HttpTraffic, recorded
 
 _Kind: TypeAlias = Literal["streamable_http", "sse", "stdio"]
 

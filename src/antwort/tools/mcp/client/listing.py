@@ -14,8 +14,8 @@ import msgspec
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from antwort.tools.builtins.mcp.client.content import clean
-from antwort.tools.builtins.mcp.client.targets import ListedTool, ToolListing
+from antwort.tools.mcp.client.content import clean
+from antwort.tools.mcp.client.targets import ListedTool, ToolListing
 
 MAX_PAGES: Final = 64
 MAX_TOOLS: Final = 1_000

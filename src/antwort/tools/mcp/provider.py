@@ -16,12 +16,13 @@ from antwort.config import Config, ConfigError
 from antwort.engine.ports import ToolContext
 from antwort.extras import install_command
 from antwort.sealing import Sealer
-from antwort.tools.builtins.mcp.approvals import Approvals
-from antwort.tools.builtins.mcp.client import McpClient, McpFault, SessionLimits, Target, ToolListing
-from antwort.tools.builtins.mcp.metrics import McpMetrics
-from antwort.tools.builtins.mcp.policy import is_allowed
-from antwort.tools.builtins.mcp.prepared import PreparedMcp
-from antwort.tools.builtins.mcp.servers import McpServers
+from antwort.tools.mcp.approvals import Approvals
+from antwort.tools.mcp.client import McpClient, McpFault, SessionLimits, Target, ToolListing
+from antwort.tools.mcp.metrics import McpMetrics
+from antwort.tools.mcp.policy import is_allowed
+from antwort.tools.mcp.prepared import PreparedMcp
+from antwort.tools.mcp.servers import McpServers
+from antwort.tools.registry import ProviderDefaults
 
 NAME: Final = "mcp"
 MAX_OFFERED: Final = 256
@@ -45,7 +46,7 @@ class OpenedMcp(Struct, frozen=True):
     description: str
 
 
-class McpProvider:
+class McpProvider(ProviderDefaults):
     """`FunctionProvider` of `mcp`."""
 
     name = NAME
@@ -58,9 +59,6 @@ class McpProvider:
         self._metrics = McpMetrics()
         self._offered: WeakValueDictionary[tuple[str, str], _Offered] = WeakValueDictionary()
         """By tenant and id of the response, which holds it by its prepared tools."""
-
-    def routes(self) -> Sequence[Any]:
-        return ()
 
     def metrics(self) -> Sequence[Any]:
         return self._metrics.collectors

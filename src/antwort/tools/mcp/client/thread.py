@@ -14,10 +14,10 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from antwort.tools.builtins.mcp.client.targets import McpToolResult, SessionLimits, Target, ToolListing
+from antwort.tools.mcp.client.targets import McpToolResult, SessionLimits, Target, ToolListing
 
 if TYPE_CHECKING:
-    from antwort.tools.builtins.mcp.client.pool import SessionPool
+    from antwort.tools.mcp.client.pool import SessionPool
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class McpClient:
 
     def _main(self) -> None:
         try:
-            from antwort.tools.builtins.mcp.client.pool import SessionPool  # noqa: PLC0415 - imports the SDK, slowly
+            from antwort.tools.mcp.client.pool import SessionPool  # noqa: PLC0415 - imports the SDK, slowly
         except ImportError as error:
             self._started.set_exception(error)
             return

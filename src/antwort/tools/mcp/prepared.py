@@ -22,11 +22,11 @@ from antwort.engine.ports import (
     WholeCall,
     WholeTextAnnotator,
 )
-from antwort.tools.builtins.mcp.approvals import Approval, Approvals
-from antwort.tools.builtins.mcp.call import ApprovalRequest, HostedMcpCall
-from antwort.tools.builtins.mcp.client import ListedTool, McpToolResult, ToolListing
-from antwort.tools.builtins.mcp.metrics import McpMetrics
-from antwort.tools.builtins.mcp.policy import needs_approval
+from antwort.tools.mcp.approvals import Approval, Approvals
+from antwort.tools.mcp.call import ApprovalRequest, HostedMcpCall
+from antwort.tools.mcp.client import ListedTool, McpToolResult, ToolListing
+from antwort.tools.mcp.metrics import McpMetrics
+from antwort.tools.mcp.policy import needs_approval
 
 CallTool: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[McpToolResult]]
 

@@ -21,7 +21,7 @@ import httpx2
 
 from antwort.net.fetch import AddressPolicy, FetchError, GuardedResolver, check_url
 from antwort.net.http_transport import HttpTransport
-from antwort.tools.builtins.mcp.client.targets import HttpTarget, McpFault, SessionLimits, unreachable
+from antwort.tools.mcp.client.targets import HttpTarget, McpFault, SessionLimits, unreachable
 
 LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
 _SLICE: Final = 64 * 1024

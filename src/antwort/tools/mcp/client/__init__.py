@@ -14,7 +14,7 @@ Only `targets` and `thread` may be imported outside of the thread: the others im
 
 from __future__ import annotations
 
-from antwort.tools.builtins.mcp.client.targets import (
+from antwort.tools.mcp.client.targets import (
     HttpTarget,
     ListedTool,
     McpFault,
@@ -24,7 +24,7 @@ from antwort.tools.builtins.mcp.client.targets import (
     Target,
     ToolListing,
 )
-from antwort.tools.builtins.mcp.client.thread import McpClient
+from antwort.tools.mcp.client.thread import McpClient
 
 __all__ = [
     "HttpTarget",

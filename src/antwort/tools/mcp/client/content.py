@@ -10,7 +10,7 @@ import mcp_types as types
 import msgspec
 
 from antwort.engine.truncate import truncate_chars
-from antwort.tools.builtins.mcp.client.targets import McpToolResult
+from antwort.tools.mcp.client.targets import McpToolResult
 
 MAX_TEXT_CHARS: Final = 1_000_000
 """Characters of a result that the client gets."""

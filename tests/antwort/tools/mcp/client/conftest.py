@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 import pytest
 from fake_mcp_servers import FakeMcpServer, HostileMcpServer
 
-from antwort.tools.builtins.mcp.client import HttpTarget, McpClient, SessionLimits
+from antwort.tools.mcp.client import HttpTarget, McpClient, SessionLimits
 
 
 @pytest.fixture(scope="module")
