@@ -48,10 +48,10 @@ from antwort.http.resources import (
     health,
     models,
     replica_calls,
-    responses,
     skills,
 )
 from antwort.http.services import Services
+from antwort.http.wires import responses
 from antwort.models.registry import ModelRegistry, open_models
 from antwort.net.fetch import AddressPolicy, Fetcher, FetchLimits
 from antwort.net.origin import is_loopback

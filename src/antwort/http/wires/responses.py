@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TypedDict
 
 import msgspec
 from starlette.requests import Request
@@ -32,8 +31,9 @@ from antwort.http.paging import (
     parse_integer,
     parse_page_query,
 )
-from antwort.http.services import Services, caller_of, owner_of, services_of
+from antwort.http.services import caller_of, owner_of, services_of
 from antwort.http.streams import EventStream
+from antwort.http.wires.begin import begin_response, finish_response, stream_timeouts
 from antwort.net.disconnect import run_until_disconnect
 from antwort.telemetry import audit
 
@@ -42,10 +42,7 @@ async def create(request: Request) -> HttpResponse:
     """Create a response: wait for it, stream it, or run it in the background."""
     services, asked = services_of(request), await read_json(request, CreateResponse)
     with ExitStack() as cleanup:
-        cleanup.callback(await services.rate_limiter.begin(caller_of(request)))
-        run = await services.engine.start(owner_of(request), asked)
-        cleanup.enter_context(services.track(run))
-        audit("response.create", run.response.id, model=services.models.resolve(asked.model), stored=run.is_stored)
+        run = await begin_response(services, caller_of(request), asked, cleanup)
         view = services.view(asked.include or (), obfuscation=_is_obfuscated(asked))
         if asked.background:
             queued = json_answer(run.response)
@@ -59,17 +56,9 @@ async def create(request: Request) -> HttpResponse:
                 encode=streamed.encode,
                 error_frames=streamed.error_frames,
                 on_close=cleanup.pop_all().close,
-                **_timeouts(services),
+                **stream_timeouts(services),
             )
-        response = await run_until_disconnect(request.receive, run.finish())
-        if response.status == "failed" and run.fault is not None and not _has_answer(response):
-            raise from_model_fault(run.fault)  # the model failed before any output: an error status, and no response
-        return json_answer(view.response(response))
-
-
-def _has_answer(response: Response) -> bool:
-    """Whether there is any output of the model. A compaction alone is none: the client should retry the request."""
-    return any(item["type"] != "compaction" for item in response.output)
+        return json_answer(view.response(await finish_response(run, request)))
 
 
 def _is_obfuscated(asked: CreateResponse) -> bool:
@@ -103,17 +92,7 @@ def _follow(request: Request, response_id: str, after: int, view: ResponseView) 
     """The stored events of a background response, then new ones as they come."""
     services = services_of(request)
     frames = services.background.follow(owner_of(request), response_id, after)
-    return EventStream(frames, encode=view.frame, **_timeouts(services))
-
-
-class _Timeouts(TypedDict):
-    keep_alive: float
-    stall_timeout: float
-
-
-def _timeouts(services: Services) -> _Timeouts:
-    server = services.config.server
-    return {"keep_alive": server.keep_alive, "stall_timeout": server.stall_timeout}
+    return EventStream(frames, encode=view.frame, **stream_timeouts(services))
 
 
 # ── retrieve, delete, cancel ─────────────────────────────────────────────────────────────────────────────────────────
