@@ -13,7 +13,7 @@ from waiting import wait_until_async
 from antwort.tools.mcp.client import McpFault, StdioTarget
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="the jail needs Linux")]
-PROGRAM = Path(__file__).parents[5] / "support" / "mcp_stdio_program.py"
+PROGRAM = Path(__file__).parents[4] / "support" / "mcp_stdio_program.py"
 
 
 @pytest.fixture
