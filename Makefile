@@ -85,7 +85,7 @@ test-kubernetes: $(READY) ## Run the tests of claimed pods on a Kubernetes API s
 		{ $(APT) update && $(APT) install etcd-server openssl curl xz-utils; } >/dev/null || true
 	$(RUN) -m pytest -q -n 2 --dist loadfile -m kubernetes tests/antwort/tools/builtins/codeinterpreter/kubernetes tests/together tests/deploy
 
-test-model: $(READY) ## Run the tests that need the embedded model: examples, ten tasks, crash of llama.cpp (minutes)
+test-model: $(READY) ## Run the tests that need the embedded model: examples, twelve tasks, crash of llama.cpp (minutes)
 	$(VENV)/bin/antwort model pull
 	$(RUN) -m pytest -q -m model tests
 

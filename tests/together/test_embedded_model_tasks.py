@@ -19,7 +19,8 @@ from antwort.models.embedded.prompt import FEW_SHOTS
 from antwort.models.embedded.weights import CATALOGUE, DEFAULT_MODEL, WeightsCache
 
 ROOT = Path(__file__).parents[2]
-TASKS = ["squares", "weekday", "interest", "total", "best-city", "bars", "keep", "typed-best", "typed-number", "lines"]
+TASKS = ["squares", "weekday", "interest", "total", "best-city", "bars", "keep", "typed-best", "typed-number", "lines",
+         "shell-replace", "mcp-customer"]  # fmt: skip
 
 pytestmark = pytest.mark.model
 

@@ -19,6 +19,7 @@ from antwort.engine.ports import CallPiece, Finished, ModelRequest, MustCall, Pi
 from antwort.models.embedded.prompt import (
     FEW_SHOTS,
     FencedTool,
+    answers_user,
     code_tool,
     consecutive_errors,
     fenced_tools,
@@ -31,9 +32,12 @@ from antwort.models.logprobs import Logprob
 
 _JSON_OPENING: Final = "```json\n"
 _FENCE_CLOSINGS: Final = ("\n```", "```")
+_UNCLOSED_STRINGS: Final = ('"}```', '"]}```', '"}}```')
+"""Within a string of the arguments: the model takes an escaped quotation mark for the end of the string."""
 _MAX_TOKENS: Final = 2048
 _FORCED_ANSWER_START: Final = "The answer is"
 _ANY_OBJECT: Final[dict[str, Any]] = {"type": "object"}
+_MAX_COMMANDS: Final = 4
 _MAX_INTEGER: Final = 2**53 - 1
 _OPEN_KEYWORDS = frozenset({"additionalProperties", "allOf", "anyOf", "oneOf", "patternProperties", "$ref"})
 _VALUE_KEYWORDS: Final = {"const", "default", "enum", "examples"}
@@ -49,6 +53,8 @@ class CompletionRequest(Struct, frozen=True, kw_only=True):
     schema: dict[str, Any] | None = None
     grammar: str | None = None
     max_tokens: int = _MAX_TOKENS
+    avoids_loops: bool = False
+    """Whether repeated text is unlikely. A small model repeats a part of a command without end."""
 
 
 class CompletionEnd(Struct, frozen=True):
@@ -67,7 +73,7 @@ def bound_schema(schema: dict[str, Any], *, close: bool = True) -> dict[str, Any
     if schema.get("type") == "integer":
         limits |= {} if "exclusiveMinimum" in schema else {"minimum": -_MAX_INTEGER}
         limits |= {} if "exclusiveMaximum" in schema else {"maximum": _MAX_INTEGER}
-    if close and schema.get("type") == "object" and schema.get("properties") and not _OPEN_KEYWORDS & schema.keys():
+    if close and schema.get("type") == "object" and "properties" in schema and not _OPEN_KEYWORDS & schema.keys():
         limits["additionalProperties"] = False
     parts = {
         # The members of `allOf` share their keys: closing one would forbid the keys of the others.
@@ -75,6 +81,15 @@ def bound_schema(schema: dict[str, Any], *, close: bool = True) -> dict[str, Any
         for name, part in schema.items()
     }
     return {**limits, **parts}
+
+
+def _bound_commands(schema: dict[str, Any]) -> dict[str, Any]:
+    """A short list of commands: small models add the same command in ever new forms."""
+    properties = cast("dict[str, Any]", schema.get("properties") or {})
+    commands = properties.get("commands")
+    if not isinstance(commands, dict) or "items" not in commands:
+        return schema
+    return {**schema, "properties": {**properties, "commands": {"maxItems": _MAX_COMMANDS, **commands}}}
 
 
 def _bound_part(part: object, *, close: bool) -> object:
@@ -85,6 +100,11 @@ def _bound_part(part: object, *, close: bool) -> object:
             return [_bound_part(item, close=close) for item in cast("list[object]", part)]
         case _:
             return part
+
+
+def _string_end(text: str) -> str:
+    """What makes a backslash at the end of a JSON string a character of it."""
+    return "\\" * ((len(text) - len(text.rstrip("\\"))) % 2)
 
 
 class Generation:
@@ -172,20 +192,36 @@ class Generation:
             case "choose":
                 grammar = self._choice_grammar()
             case "text":
-                stop = tuple(tool.opening for tool in self._tools)
+                stop = (*(tool.opening for tool in self._tools), *self._unnamed_openings())
             case "json":
                 schema = bound_schema(self._schema() or _ANY_OBJECT)
             case "code":
                 stop = _FENCE_CLOSINGS
             case "arguments":
+                stop = _UNCLOSED_STRINGS
                 parameters = self._call.spec.parameters if self._call is not None else None
-                schema = bound_schema(parameters or _ANY_OBJECT)
+                schema = bound_schema(_bound_commands(parameters or _ANY_OBJECT))
         limit = _MAX_TOKENS if self._tokens_left is None else max(1, min(_MAX_TOKENS, self._tokens_left))
-        return CompletionRequest(prompt=self._prompt, stop=stop, schema=schema, grammar=grammar, max_tokens=limit)
+        return CompletionRequest(
+            prompt=self._prompt,
+            stop=stop,
+            schema=schema,
+            grammar=grammar,
+            max_tokens=limit,
+            avoids_loops=self._phase == "arguments",
+        )
+
+    def _unnamed_openings(self) -> tuple[str, ...]:
+        """A JSON block right after the user's message is a call of which the model left out the name.
+
+        With a code tool it is an answer: such a request has examples of named blocks.
+        """
+        is_call = self._tools and code_tool(self._tools) is None and answers_user(self._request)
+        return (_JSON_OPENING,) if is_call else ()
 
     def _choice_grammar(self) -> str:
         openings = [tool.opening for tool in self._forced_tools or self._tools]
-        if not self._forced_tools:
+        if not self._forced_tools and self._schema() is not None:
             openings.append(_JSON_OPENING)
         return "root ::= " + " | ".join(json.dumps(opening) for opening in openings)
 
@@ -217,9 +253,13 @@ class Generation:
         elif self._phase == "text" and (tool := self._tool_opened_by(end.stop_word)) is not None:
             self._phase = self._start_block(tool)
             yield from self._start_call()
+        elif self._phase == "text" and end.stop_word == _JSON_OPENING and not text.strip():
+            yield from self._start_unnamed()
         else:
             if self._phase == "code":
                 yield CallPiece(0, arguments='"}')
+            elif self._phase == "arguments" and end.stop_word:
+                yield CallPiece(0, arguments=_string_end(text) + end.stop_word.removesuffix("```"))
             self._reason = "calls" if self._call is not None else "stop"
             self._phase = "done"
 
@@ -235,6 +275,14 @@ class Generation:
         else:
             self._phase = self._start_block(tool)
             yield from self._start_call()
+
+    def _start_unnamed(self) -> Iterator[Piece]:
+        match self._tools:
+            case (tool,):
+                self._phase = self._start_block(tool)
+                yield from self._start_call()
+            case _:
+                self._phase = "choose"
 
     def _tool_opened_by(self, opening: str) -> FencedTool | None:
         return next((tool for tool in self._tools if tool.opening == opening), None)

@@ -21,6 +21,8 @@ from antwort.models.logprobs import parse_logprobs
 from antwort.models.upstream import Upstream, UpstreamStatusError
 
 _SEED: Final = 1
+_AVOID_LOOPS: Final = {"dry_multiplier": 1.0, "dry_allowed_length": 8, "dry_penalty_last_n": 96}
+"""Sampling options of llama.cpp: more than 8 tokens that repeat some of the last 96 become unlikely."""
 
 
 class _CompletionChunk(Struct):
@@ -128,6 +130,8 @@ def _completion_body(completion: CompletionRequest, request: ModelRequest) -> di
         "temperature": request.temperature or 0.0,
         "seed": _SEED,
     }
+    if completion.avoids_loops:
+        body |= _AVOID_LOOPS
     optional = {
         "json_schema": completion.schema,
         "grammar": completion.grammar,

@@ -7,6 +7,7 @@ were measured with the model: a change of a word can change what it gets right.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from importlib import resources
 from textwrap import indent
@@ -41,12 +42,15 @@ _ERROR_RE: Final = re.compile(r"[\w.]+(Error|Exception|Warning|Interrupt|Iterati
 _SYNTAX_ERROR_RE: Final = re.compile(r"(Syntax|Indentation|Tab)Error: ")
 _LIBRARY_FRAMES_RE: Final = re.compile(r'^  File "(?!<|/mnt/data/).*\n(?:    .*\n)*', re.MULTILINE)
 """Traceback frames of libraries: many tokens, and the model cannot fix them."""
+_FAILED_COMMAND_RE: Final = re.compile(r"^\(exit code [1-9]\d*\)\Z", re.MULTILINE)
 _RETRY_PROMPT: Final = "That failed. Do it in another way: write the whole block again, corrected."
 _DEFAULT_SYSTEM: Final = "You are a helpful assistant."
 _TOOL_INSTRUCTIONS: Final = (
     "You can use these tools. To use one, write one block with its name and JSON arguments, and nothing else. "
-    "You then get its output."
+    "You then get its output. Never guess what a tool can tell. "
+    "If an argument is not known, get it with another tool first."
 )
+_ANSWER_REQUEST: Final = "If this tells the answer, give it in plain words without a block."
 
 
 class ExampleStep(Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,6 +68,24 @@ class Example(Struct, frozen=True, forbid_unknown_fields=True):
     answer: str
     listing_output: str | None = field(default=None, name="look")
     """The output of the file listing; None for an example without files."""
+
+
+class ToolStep(Struct, frozen=True, forbid_unknown_fields=True):
+    """A call of a tool and its output. Without a name it is the tool that takes the parameter of the example."""
+
+    arguments: dict[str, Any]
+    output: str
+    name: str = ""
+
+
+class ToolExample(Struct, frozen=True, forbid_unknown_fields=True):
+    """A question, the calls and the answer."""
+
+    user: str
+    steps: list[ToolStep]
+    answer: str
+    parameter: str = field(default="", name="takes")
+    """The example is for a tool with this parameter; empty: for tools that have none of those parameters."""
 
 
 class FencedTool(Struct, frozen=True):
@@ -94,6 +116,7 @@ class FewShots(Struct, frozen=True, forbid_unknown_fields=True):
     """The shorter code that the model sees in its place."""
     examples: list[Example]
     repairs: list[Repair]
+    tool_examples: list[ToolExample]
 
 
 def _load_few_shots() -> FewShots:
@@ -110,11 +133,18 @@ def repair_comment(error: str) -> str:
 
 
 def fenced_tools(tools: Sequence[FunctionSpec]) -> tuple[FencedTool, ...]:
-    """The fenced form of each tool. The first one with a `code` parameter is called with a Python block."""
+    """The fenced form of each tool. The first one with a `code` parameter is called with a Python block.
+
+    Small models leave out the server's label in the names of its tools: the word is the rest of the name, if only one
+    tool has it.
+    """
     fenced: list[FencedTool] = []
+    rests = Counter(spec.name.rpartition("__")[2] for spec in tools)
     for spec in tools:
         is_code = _takes_code(spec) and not any(tool.is_code for tool in fenced)
-        word = f"{spec.name}_tool" if spec.name in _RESERVED_WORDS else spec.name
+        rest = spec.name.rpartition("__")[2]
+        word = rest if rest and rests[rest] == 1 else spec.name
+        word = f"{word}_tool" if word in _RESERVED_WORDS else word
         fenced.append(FencedTool(_PYTHON if is_code else word, spec, is_code))
     return tuple(fenced)
 
@@ -132,6 +162,7 @@ def to_prompt_messages(request: ModelRequest) -> list[ChatMessage]:
     instructions = str(history.pop(0)["content"]) if history and history[0]["role"] == "system" else _DEFAULT_SYSTEM
     system = {"role": "system", "content": _system_prompt(instructions, tools)}
     examples = [message for example in _relevant_examples(tools) for message in _example_messages(example)]
+    examples += [] if code_tool(tools) else _tool_example_messages(tools)
     history = _with_notes(history, [tool.spec.current_state for tool in tools if tool.spec.current_state])
     plain = [_to_plain_message(message, tools_by_name) for message in history]
     return [system, *examples, *_merge_same_role(plain + _schema_messages(request))]
@@ -213,6 +244,12 @@ def tools_to_force(request: ModelRequest) -> set[str]:
     return set() if code.spec.current_state else named - {code.spec.name}
 
 
+def answers_user(request: ModelRequest) -> bool:
+    """Whether the last message is the user's, not the output of a call."""
+    history = to_messages(request.items, None, _DIALECT)
+    return bool(history) and history[-1]["role"] == "user"
+
+
 def file_listing_step(request: ModelRequest) -> Literal["due", "just_done", "none"]:
     """Whether the forced file listing is due: there are files that were not listed; or whether it was the last call."""
     history = to_messages(request.items, None, _DIALECT)
@@ -283,15 +320,25 @@ def schema_hint(schema: object) -> str:
 
 def _describe_tool(tool: FencedTool) -> str:
     parameters = tool.spec.parameters or {}
-    arguments = msgspec.json.encode(dict.fromkeys(parameters.get("properties", {}), "…")).decode()
+    arguments = msgspec.json.encode(_example_arguments(parameters)).decode()
     schema = msgspec.json.encode(parameters).decode()
     described = "\n".join(filter(None, (tool.spec.description or tool.word, tool.spec.grammar_note)))
     return f"{described}\n{tool.opening}{arguments}\n```\nSchema of its arguments: {schema}"
 
 
+def _example_arguments(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The required arguments, or all if none is: the model fills in every argument of the example."""
+    properties = cast("dict[str, Any]", parameters.get("properties") or {})
+    names = [name for name in properties if name in parameters.get("required", ())] or list(properties)
+    return {name: ["…"] if _is_array(properties[name]) else "…" for name in names}
+
+
+def _is_array(schema: object) -> bool:
+    return isinstance(schema, dict) and cast("dict[str, Any]", schema).get("type") == "array"
+
+
 def _takes_code(spec: FunctionSpec) -> bool:
-    properties = (spec.parameters or {}).get("properties", {})
-    return isinstance(properties, dict) and "code" in cast("dict[str, object]", properties)
+    return "code" in _properties(spec)
 
 
 def _example_messages(example: Example) -> list[ChatMessage]:
@@ -303,12 +350,41 @@ def _example_messages(example: Example) -> list[ChatMessage]:
     return [*messages, {"role": "assistant", "content": example.answer}]
 
 
+def _tool_example_messages(tools: Sequence[FencedTool]) -> list[ChatMessage]:
+    """The examples for tools without a code tool, with the fences of the offered tools."""
+    known = {example.parameter for example in FEW_SHOTS.tool_examples}
+    words: dict[str, str] = {}
+    for tool in tools:
+        words.setdefault(next((one for one in known if one and one in _properties(tool.spec)), ""), tool.word)
+    messages: list[ChatMessage] = []
+    for example in FEW_SHOTS.tool_examples:
+        if example.parameter not in words:
+            continue
+        messages.append({"role": "user", "content": example.user})
+        for step in example.steps:
+            arguments = msgspec.json.encode(step.arguments).decode()
+            word = step.name or words[example.parameter]
+            messages.append({"role": "assistant", "content": f"```{word}\n{arguments}\n```"})
+            messages.append({"role": "user", "content": f"Output:\n{step.output}\n\n{_ANSWER_REQUEST}"})
+        messages.append({"role": "assistant", "content": example.answer})
+    return messages
+
+
+def _properties(spec: FunctionSpec) -> dict[str, object]:
+    properties = (spec.parameters or {}).get("properties")
+    return cast("dict[str, object]", properties) if isinstance(properties, dict) else {}
+
+
 def _to_plain_message(message: ChatMessage, tools: dict[str, FencedTool]) -> ChatMessage:
     """A message in which tool calls and outputs are plain text."""
     if message["role"] == "tool":
         content = str(message["content"])
         if _error_line(message):
             content = f"{_LIBRARY_FRAMES_RE.sub('', content)}\n{_RETRY_PROMPT}"
+        elif _FAILED_COMMAND_RE.search(content):
+            content = f"{content}\n{_RETRY_PROMPT}"
+        elif code_tool(tuple(tools.values())) is None and tools:
+            content = f"{content}\n\n{_ANSWER_REQUEST}"
         return {"role": "user", "content": f"Output:\n{content}"}
     blocks = [_fenced_block(call["function"], tools) for call in message.get("tool_calls", ())]
     content = "\n".join(filter(None, [str(message.get("content") or ""), *blocks]))
@@ -321,7 +397,7 @@ def _fenced_block(function: dict[str, Any], tools: dict[str, FencedTool]) -> str
     if (tool is not None and tool.is_code) or name == "code_interpreter":
         code = _code(arguments)
         return f"```python\n{FEW_SHOTS.listing_summary if code == FEW_SHOTS.listing_code else code}\n```"
-    return f"```{name}\n{arguments}\n```"
+    return f"```{name if tool is None else tool.word}\n{arguments}\n```"
 
 
 def _code(arguments: str) -> str:

@@ -93,6 +93,67 @@ def test_a_tool_fence_becomes_a_call_constrained_by_its_schema():
     assert answer.reason == "calls"
 
 
+def test_a_json_block_without_a_name_is_a_call_of_the_only_tool():
+    answer, (first, second) = run(
+        make_generation(WEATHER),
+        ([], CompletionEnd(stop_word="```json\n")),
+        (['{"city": "Oslo"}'], CompletionEnd()),
+    )
+
+    assert "```json\n" in first.stop
+    assert second.prompt == "<prompt>```get_weather\n"
+    assert answer.calls[0].arguments == '{"city": "Oslo"}'
+
+
+def test_for_a_json_block_without_a_name_the_model_chooses_the_tool():
+    other = FunctionSpec("get_time", "The time.", {"type": "object", "properties": {}})
+    answer, (_, choice, arguments) = run(
+        make_generation(WEATHER, other),
+        ([], CompletionEnd(stop_word="```json\n")),
+        (["```get_time\n"], CompletionEnd()),
+        (["{}"], CompletionEnd()),
+    )
+
+    assert choice.grammar == 'root ::= "```get_weather\\n" | "```get_time\\n"'
+    assert arguments.schema == {"additionalProperties": False, "type": "object", "properties": {}}
+    assert answer.calls[0].name == "get_time"
+
+
+@pytest.mark.parametrize("more", [{"called": True}, {"choice": "none"}])
+def test_a_json_block_is_an_answer_after_an_output_and_where_no_call_may_be(more):
+    completion = make_generation(WEATHER, **more).next_request()
+
+    assert "```json\n" not in completion.stop
+
+
+@pytest.mark.parametrize(
+    "text, stop_word, arguments",
+    [
+        ('{"city": "Os', '"}```', {"city": "Os"}),
+        ('{"city": "Os\\', '"}```', {"city": "Os\\"}),
+        ('{"city": "Os\\\\', '"}```', {"city": "Os\\"}),
+    ],
+)
+def test_a_string_that_the_model_takes_for_closed_is_closed(text, stop_word, arguments):
+    opened = ([], CompletionEnd(stop_word="```get_weather\n"))
+    answer, (_, completion) = run(make_generation(WEATHER), opened, ([text], CompletionEnd(stop_word=stop_word)))
+
+    assert stop_word in completion.stop
+    assert json.loads(answer.calls[0].arguments) == arguments
+
+
+def test_lists_of_commands_are_short_and_arguments_have_no_loops():
+    commands = {"type": "array", "items": {"type": "string"}}
+    shell = FunctionSpec("shell", "Runs commands.", {"type": "object", "properties": {"commands": commands}})
+    generation = make_generation(shell, choice=MustCall("shell"))
+
+    completion = generation.next_request()
+
+    assert completion.schema["properties"]["commands"] == {"maxItems": 4, **commands}
+    assert completion.avoids_loops
+    assert not make_generation(format=FORMAT).next_request().avoids_loops
+
+
 def test_a_json_answer_is_constrained_by_its_schema():
     wanted = JsonSchemaFormat(name="sum", schema=SCHEMA)
     answer, (completion,) = run(make_generation(format=wanted), (['{"total": 1}'], CompletionEnd()))

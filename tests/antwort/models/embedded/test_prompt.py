@@ -58,6 +58,50 @@ def test_tools_named_json_or_python_get_another_fence_word():
     assert [tool.word for tool in fenced_tools(tools)] == ["json_tool", "python_tool"]
 
 
+def test_a_tool_of_a_server_is_called_without_the_label_unless_two_have_the_name():
+    names = ["shop__price", "shop__stock", "store__stock", "plain"]
+    tools = fenced_tools([FunctionSpec(name, None, None) for name in names])
+
+    assert [tool.word for tool in tools] == ["price", "shop__stock", "store__stock", "plain"]
+
+    call = {"type": "function_call", "call_id": "c1", "name": "shop__price", "arguments": "{}"}
+    *_, block, _ = prompt([USER, call, OUTPUT], FunctionSpec("shop__price", "The price.", None))
+    assert block["content"] == "```price\n{}\n```"
+
+
+def test_without_a_code_tool_there_are_examples_of_calls():
+    commands = {"type": "object", "properties": {"commands": {"type": "array", "items": {"type": "string"}}}}
+    shell = FunctionSpec("run", "Run commands.", commands)
+
+    def blocks(*tools: FunctionSpec) -> str:
+        return "\n".join(message["content"] for message in prompt([USER], *tools) if message["role"] == "assistant")
+
+    assert "```run\n" in blocks(shell)
+    assert "```find_book\n" not in blocks(shell)
+    assert "```find_book\n" in blocks(WEATHER)
+    assert "```run\n" not in blocks(WEATHER)
+    assert "```run\n" not in blocks(shell, CODE)
+    assert blocks() == ""
+
+
+def test_a_failed_command_is_followed_by_the_retry_prompt():
+    call = {"type": "function_call", "call_id": "c1", "name": "shell", "arguments": '{"commands": ["ls"]}'}
+    failed = {**OUTPUT, "output": "no such file\n(exit code 2)"}
+
+    *_, last = prompt([USER, call, failed], FunctionSpec("shell", "Run commands.", PARAMETERS))
+
+    assert last["content"].endswith(
+        "(exit code 2)\nThat failed. Do it in another way: write the whole block again, corrected."
+    )
+
+
+def test_the_example_of_a_call_has_the_required_arguments():
+    properties = {"lines": {"type": "array"}, "name": {"type": "string"}, "limit": {"type": "integer"}}
+    tool = FunctionSpec("sort", "Sort.", {"type": "object", "properties": properties, "required": ["lines", "name"]})
+
+    assert '```sort\n{"lines":["…"],"name":"…"}\n```' in prompt([USER], tool)[0]["content"]
+
+
 def test_the_grammar_of_a_custom_tool_is_described():
     grammar = GrammarFormat("regex", "[0-9]+")
     system = prompt([USER], FunctionSpec("dial", "Dial.", FREE_TEXT, free_text=True, grammar=grammar))[0]["content"]
@@ -141,7 +185,7 @@ def test_other_tools_are_described_and_called_with_json():
     assert "get_weather" in system["content"]
     assert '```get_weather\n{"city":"…"}\n```' in system["content"]
     assert block["content"] == '```get_weather\n{"city": "Rome"}\n```'
-    assert last["content"] == "Output:\n21 degrees"
+    assert last["content"].startswith("Output:\n21 degrees\n\nIf this tells the answer")
 
 
 def test_invalid_json_arguments_are_shown_verbatim():
