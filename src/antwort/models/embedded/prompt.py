@@ -70,7 +70,7 @@ class Example(Struct, frozen=True, forbid_unknown_fields=True):
     """The output of the file listing; None for an example without files."""
 
 
-class ToolStep(Struct, frozen=True, forbid_unknown_fields=True):
+class CallStep(Struct, frozen=True, forbid_unknown_fields=True):
     """A call of a tool and its output. Without a name it is the tool that takes the parameter of the example."""
 
     arguments: dict[str, Any]
@@ -78,11 +78,11 @@ class ToolStep(Struct, frozen=True, forbid_unknown_fields=True):
     name: str = ""
 
 
-class ToolExample(Struct, frozen=True, forbid_unknown_fields=True):
+class CallExample(Struct, frozen=True, forbid_unknown_fields=True):
     """A question, the calls and the answer."""
 
     user: str
-    steps: list[ToolStep]
+    steps: list[CallStep]
     answer: str
     parameter: str = field(default="", name="takes")
     """The example is for a tool with this parameter; empty: for tools that have none of those parameters."""
@@ -116,7 +116,7 @@ class FewShots(Struct, frozen=True, forbid_unknown_fields=True):
     """The shorter code that the model sees in its place."""
     examples: list[Example]
     repairs: list[Repair]
-    tool_examples: list[ToolExample]
+    tool_examples: list[CallExample]
 
 
 def _load_few_shots() -> FewShots:

@@ -8,7 +8,7 @@ import pytest
 from antwort.api.items import read
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
 from antwort.engine.ports import CallPiece, Finished, FunctionSpec, ModelRequest, MustCall, TextPiece
-from antwort.models.embedded.generation import CompletionEnd, Generation, bound_schema
+from antwort.models.embedded.generation import CompletionEnd, CompletionRequest, Generation, bound_schema
 from antwort.models.embedded.prompt import FEW_SHOTS
 from antwort.testing.model import fold
 
@@ -32,6 +32,12 @@ def make_generation(
         history += [{"type": "function_call_output", "call_id": f"c{number}", "output": error}]
     request = ModelRequest(model="m", items=[read(item) for item in history], tools=tools, **more)
     return Generation(request, "<prompt>", new_call_id=lambda: "call_1")
+
+
+def first_request(generation: Generation) -> CompletionRequest:
+    completion = generation.next_request()
+    assert completion is not None
+    return completion
 
 
 def forced_calls(generation: Generation) -> list[str]:
@@ -121,7 +127,7 @@ def test_for_a_json_block_without_a_name_the_model_chooses_the_tool():
 
 @pytest.mark.parametrize("more", [{"called": True}, {"choice": "none"}])
 def test_a_json_block_is_an_answer_after_an_output_and_where_no_call_may_be(more):
-    completion = make_generation(WEATHER, **more).next_request()
+    completion = first_request(make_generation(WEATHER, **more))
 
     assert "```json\n" not in completion.stop
 
@@ -147,11 +153,12 @@ def test_lists_of_commands_are_short_and_arguments_have_no_loops():
     shell = FunctionSpec("shell", "Runs commands.", {"type": "object", "properties": {"commands": commands}})
     generation = make_generation(shell, choice=MustCall("shell"))
 
-    completion = generation.next_request()
+    completion = first_request(generation)
 
+    assert completion.schema is not None
     assert completion.schema["properties"]["commands"] == {"maxItems": 4, **commands}
     assert completion.avoids_loops
-    assert not make_generation(format=FORMAT).next_request().avoids_loops
+    assert not first_request(make_generation(format=FORMAT)).avoids_loops
 
 
 def test_a_json_answer_is_constrained_by_its_schema():
