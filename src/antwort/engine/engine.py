@@ -44,6 +44,7 @@ from antwort.engine.compaction.opening import SealedReasoning, TenantSealer
 from antwort.engine.compaction.plan import CompactionPlan
 from antwort.engine.compaction.retention import Budgets
 from antwort.engine.context import Context, check_in_steps, check_outputs, load_context
+from antwort.engine.declared.approvals import check_approvals
 from antwort.engine.declared.tools import DeclaredTool, declare, declared_tools, has_secrets
 from antwort.engine.driver import ResponseRun, RetryingWriter
 from antwort.engine.hosted.cancellation import raise_leaked
@@ -192,6 +193,8 @@ class Engine:
             images = chosen.reads_images or bool(request.tools)
             context = await self.input_urls.resolve(context, owner.tenant, images=images)
         tools = self._available_tools(request, context, response)
+        if not context.is_compaction:  # which runs nothing
+            check_approvals(context.history, context.visible, tools, context.start)
         tool_context = _tool_context(owner, request, response, chosen, context, tools, checkpoint)
         prepared = {
             index: await self._prepare_tool(declared.tool, declared.param, tool_context)

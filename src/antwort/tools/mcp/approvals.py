@@ -16,6 +16,7 @@ import msgspec
 
 from antwort.api.errors import invalid
 from antwort.api.items import Item
+from antwort.engine.declared.approvals import open_approvals
 from antwort.engine.ports import ToolContext
 from antwort.sealing import Sealer
 
@@ -52,22 +53,21 @@ class Approvals:
     def approved(self, context: ToolContext, label: str) -> list[Approval]:
         """The calls of a server that this request approves and that did not run yet.
 
-        `ApiError` 400 for an answer without a valid request in the history, or to one that was answered before.
+        `ApiError` 400 for an answer to a request of others, or to one that was answered before. That the history has
+        the request is checked already.
         """
-        answers = [item.raw for item in context.given if item.type == "mcp_approval_response"]
+        answers = [item for _, item in open_approvals(context.given)]
         if not answers:
             return []
-        given = {id(item) for item in context.given}
+        are_open = {id(item) for item in answers}
         requests = {item.raw.get("id"): item.raw for item in context.history if item.type == "mcp_approval_request"}
-        answered = _answered(item for item in context.history if id(item) not in given)
+        answered = _answered(item for item in context.history if id(item) not in are_open)
         ran, made = _ran(context.history), _ran(context.made)
         approved: list[Approval] = []
-        for answer in answers:
+        for answer in (item.raw for item in answers):
             request_id = answer["approval_request_id"]
             request = requests.get(request_id)
-            if request is None:
-                raise invalid(f"There is no approval request '{request_id}' in the history.", param="input")
-            if request.get("server_label") != label:
+            if request is None or request.get("server_label") != label:
                 continue
             if not self._is_own(context.owner.tenant, request):
                 message = f"Approval request '{request_id}' was not made by this server for this call."

@@ -1,0 +1,56 @@
+"""Approvals of MCP calls in the items of a request: which of them are open, and whether their server is declared. Pure.
+
+A replayed history contains approvals whose calls ran already: an `mcp_call` with their `approval_request_id` follows.
+Those are not open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from antwort.api.errors import invalid
+from antwort.api.items import Item
+from antwort.api.tools import server_label
+from antwort.engine.declared.tools import DeclaredTool
+
+_MAX_SHOWN: Final = 64
+
+
+def open_approvals(given: Sequence[Item]) -> list[tuple[int, Item]]:
+    """The `mcp_approval_response` items whose calls did not run yet, with their indexes."""
+    ran: set[object] = set()
+    found: list[tuple[int, Item]] = []
+    for at in range(len(given) - 1, -1, -1):
+        item = given[at]
+        request_id = item.raw.get("approval_request_id")
+        if item.type == "mcp_call":
+            ran.add(request_id)
+        elif item.type == "mcp_approval_response" and request_id not in ran:
+            found.append((at, item))
+    return found[::-1]
+
+
+def check_approvals(
+    history: Sequence[Item], given: Sequence[Item], tools: Sequence[DeclaredTool], start: int = 0
+) -> None:
+    """`ApiError` 400 for an approval of no request, or of a call whose server is not declared: it would not be run.
+
+    `given` are the visible items of the request, which has them from `start` on.
+    """
+    labels = {server_label(one.tool) for one in tools}
+    requests = {item.raw.get("id"): item.raw for item in history if item.type == "mcp_approval_request"}
+    for at, item in open_approvals(given):
+        request_id = item.raw["approval_request_id"]
+        request = requests.get(request_id)
+        if request is None:
+            raise invalid(f"There is no approval request '{request_id}' in the history.", param="input")
+        label = request.get("server_label")
+        if item.raw["approve"] and label not in labels:
+            param = f"input[{start + at}]"
+            server = str(label)[:_MAX_SHOWN]
+            message = (
+                f"'{param}' approves a call of the MCP server '{server}', which is not declared. Add the server to "
+                "'tools'."
+            )
+            raise invalid(message, param=param)
