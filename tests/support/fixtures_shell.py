@@ -24,6 +24,7 @@ SCRIPT: dict[str, Any] = {
             "reply": [{"call": {"name": "code_interpreter", "arguments": {"code": "<<text>>"}}}],
         },
         {"when": {"text": "/^# (shell|python)/"}, "reply": [{"text": "<<output>>"}]},
+        {"when": {"text": "without end"}, "reply": [{"text": "begun "}, {"delay": 600}]},
         {"when": {"text": "forever", "tool": "shell"}, "reply": [shell("echo again")]},
         {"reply": [{"text": "You said: <<text>>"}]},
     ],

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import secrets
 import zipfile
+from contextlib import ExitStack
 
 import openai
 import pytest
@@ -262,3 +264,22 @@ def test_code_sees_the_skills_too(client):
     code = "# python\nimport os\nsorted(os.listdir(os.environ['SKILLS_DIR']))"
     response = client.responses.create(model="scripted", input=code, tools=tools)
     assert response.output_text == "['greeting']"
+
+
+def test_archives_are_not_kept_while_the_model_writes(server, client):
+    size, responses = 6 << 20, 8
+    large = client.skills.create(files=("large.zip", zipped(noise=secrets.token_bytes(size))))
+    tool = shell_with({"type": "skill_reference", "skill_id": large.id})
+    with ExitStack() as streams:
+
+        def begin(count: int) -> int:
+            """Begin responses whose model does not end; the memory of the server after that."""
+            for _ in range(count):
+                stream = client.responses.create(model="scripted", input="without end", tools=[tool], stream=True)
+                streams.callback(stream.close)
+                assert next(event for event in stream if event.type == "response.output_text.delta")
+            return server.memory_bytes()
+
+        before = begin(2)
+        assert begin(responses) - before < size * responses / 2
+    client.skills.delete(large.id)

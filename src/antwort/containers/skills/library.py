@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import hashlib
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, Literal
 
+from msgspec import Struct, structs
+
 from antwort.api.errors import ApiError, invalid, not_found
 from antwort.api.ids import new_id
-from antwort.api.tools import InlineSkill, Skill, SkillReference
+from antwort.api.tools import InlineSkill, Skill
 from antwort.containers.skills.bundle import MAX_ARCHIVE_BYTES, SkillBundle, read_archive, unpacked_size
 from antwort.engine.stores import (
     ContainerSkill,
@@ -29,6 +32,23 @@ MAX_CONTAINER_BYTES: Final = 32 << 20
 MAX_CONTAINER_UNPACKED_BYTES: Final = 96 << 20
 """Of their files. A sandbox has space for somewhat more."""
 _MAX_VERSION_DIGITS: Final = 9
+
+
+class ResolvedSkill(Struct, frozen=True):
+    """A skill that a request names or brings, without its archive: `SkillLibrary.load` reads that again."""
+
+    name: str
+    description: str
+    digest: str
+    source: Skill
+    """With the number of the version."""
+
+    def is_in(self, present: Sequence[ContainerSkill]) -> bool:
+        """Whether these skills, which have their archives, contain this one."""
+        return any(
+            (skill.name, skill.description) == (self.name, self.description) and _digest(skill.bundle) == self.digest
+            for skill in present
+        )
 
 
 class SkillLibrary:
@@ -116,20 +136,22 @@ class SkillLibrary:
             raise not_found("Skill version", str(version)[:40])
         return record, archive
 
-    async def resolve(self, owner: Owner, skills: Sequence[Skill], param: str) -> list[ContainerSkill]:
-        """The skills that a request names or brings; `ApiError` 400 that names the one that is not possible."""
-        found: dict[str, ContainerSkill] = {}
+    async def resolve(self, owner: Owner, skills: Sequence[Skill], param: str) -> list[ResolvedSkill]:
+        """The skills that a request names or brings; `ApiError` 400 that names the one that is not possible.
+
+        Without their archives: many requests that wait for a model would keep many megabytes each.
+        """
+        found: dict[str, ResolvedSkill] = {}
         packed = unpacked = 0
         for at, skill in enumerate(skills):
             place = f"{param}[{at}]"
-            resolved = await (
-                self._inline(skill, place) if isinstance(skill, InlineSkill) else self._referenced(owner, skill, place)
-            )
-            if resolved.name in found:
-                raise invalid(f"Two skills have the name '{resolved.name}'.", param=place)
-            found[resolved.name] = resolved
-            packed += len(resolved.bundle)
-            unpacked += await asyncio.to_thread(unpacked_size, resolved.bundle)
+            source, loaded = await self._load(owner, skill, place)
+            if loaded.name in found:
+                raise invalid(f"Two skills have the name '{loaded.name}'.", param=place)
+            digest = await asyncio.to_thread(_digest, loaded.bundle)
+            found[loaded.name] = ResolvedSkill(loaded.name, loaded.description, digest, source)
+            packed += len(loaded.bundle)
+            unpacked += await asyncio.to_thread(unpacked_size, loaded.bundle)
             if packed > MAX_CONTAINER_BYTES:
                 raise invalid(f"The skills have more than {MAX_CONTAINER_BYTES} bytes.", param=place)
             if unpacked > MAX_CONTAINER_UNPACKED_BYTES:
@@ -137,18 +159,27 @@ class SkillLibrary:
                 raise invalid(message, param=place)
         return [*found.values()]
 
-    async def _inline(self, skill: InlineSkill, param: str) -> ContainerSkill:
-        bundle = await asyncio.to_thread(_read_inline, skill, f"{param}.source.data")
-        return ContainerSkill(bundle.name, bundle.description, bundle.archive)
+    async def read_all(self, owner: Owner, skills: Sequence[Skill], param: str) -> list[ContainerSkill]:
+        """The same with their archives, for a container that is created now."""
+        return await self.load(owner, await self.resolve(owner, skills, param))
 
-    async def _referenced(self, owner: Owner, skill: SkillReference, param: str) -> ContainerSkill:
+    async def load(self, owner: Owner, skills: Sequence[ResolvedSkill]) -> list[ContainerSkill]:
+        """The skills with their archives; `ApiError` if one was deleted meanwhile."""
+        return [(await self._load(owner, skill.source, "skills"))[1] for skill in skills]
+
+    async def _load(self, owner: Owner, skill: Skill, param: str) -> tuple[Skill, ContainerSkill]:
+        """A skill with its archive, and its source with the number of the version."""
+        if isinstance(skill, InlineSkill):
+            bundle = await asyncio.to_thread(_read_inline, skill, f"{param}.source.data")
+            return skill, ContainerSkill(bundle.name, bundle.description, bundle.archive)
         try:
             version = None if skill.version is None else str(skill.version)
             record, archive = await self.read(owner, skill.skill_id, version)
         except ApiError as error:
             field: Literal["version", "skill_id"] = "version" if "version" in error.message else "skill_id"
             raise invalid(error.message, param=f"{param}.{field}") from error
-        return ContainerSkill(record.name, record.description, archive)
+        source = structs.replace(skill, version=str(record.version))
+        return source, ContainerSkill(record.name, record.description, archive)
 
     def _version(self, skill_id: str, bundle: SkillBundle) -> SkillVersionRecord:
         return SkillVersionRecord(
@@ -176,6 +207,10 @@ def _number(skill: SkillRecord, version: str | int | None) -> int | None:
     text = str(version)
     is_number = text.isascii() and text.isdecimal() and len(text) <= _MAX_VERSION_DIGITS
     return int(text) if is_number else None
+
+
+def _digest(archive: bytes) -> str:
+    return hashlib.sha256(archive).hexdigest()
 
 
 def _read_inline(skill: InlineSkill, param: str) -> SkillBundle:

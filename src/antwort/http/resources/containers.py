@@ -54,7 +54,7 @@ async def create(request: Request) -> HttpResponse:
     body = await read_json(request, CreateContainer)
     check(body)
     library, owner = services_of(request).skills, owner_of(request)
-    skills = [] if library is None else await library.resolve(owner, body.skills or (), "skills")
+    skills = [] if library is None else await library.read_all(owner, body.skills or (), "skills")
     spec = ContainerSpec(
         name=body.name,
         memory_limit=body.memory_limit,

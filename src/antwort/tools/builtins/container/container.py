@@ -26,6 +26,7 @@ from antwort.containers.sandboxes.port import (
     SandboxLost,
     ShellCommand,
 )
+from antwort.containers.skills.library import ResolvedSkill, SkillLibrary
 from antwort.engine.attachments import decode_file_data
 from antwort.engine.ports import FunctionSpec, TextAnnotator, ToolContext, WholeTextAnnotator
 from antwort.engine.stores import (
@@ -50,8 +51,9 @@ class FoundContainer(Struct, frozen=True, kw_only=True):
     auto: AutoOptions | None
     """How a new container is made. None if the request named the container by its id: then no other one is used."""
     record: ContainerRecord | None
+    declared_skills: Sequence[ResolvedSkill] = ()
     skills: Sequence[ContainerSkill] = ()
-    """Those that the request declares, with their archives; else those of the container, without."""
+    """Those that the request declares, else those of the container; without their archives."""
     known_files: Sequence[ContainerFileRecord] = ()
     expected_names: Sequence[str] = ()
     """The names of files that will be copied into it."""
@@ -62,9 +64,10 @@ class FoundContainer(Struct, frozen=True, kw_only=True):
 class ResponseContainer:
     """The container that the tools of one response share."""
 
-    def __init__(self, containers: Containers, uploads: FileStore, context: ToolContext) -> None:
+    def __init__(self, containers: Containers, uploads: FileStore, library: SkillLibrary, context: ToolContext) -> None:
         self._containers = containers
         self._uploads = uploads
+        self._library = library
         self._context = context
         self._lease = ExitStack()
         self._leases = 0
@@ -77,6 +80,7 @@ class ResponseContainer:
         self.auto = found.auto
         self.record = record
         self.skills = found.skills
+        self._declared_skills = found.declared_skills
         self._is_empty = record is None or record.sandbox is None
         """The container has no content: no call has run in it, or its sandbox was lost."""
         self._container_replaced = False
@@ -139,7 +143,7 @@ class ResponseContainer:
                 self._forget_files()
                 self.record, self._container_replaced = None, True
             if self.record is None:
-                skills = [skill for skill in self.skills if skill.bundle]
+                skills = await self._library.load(owner, self._declared_skills)
                 tier = None if self.auto is None else self.auto.memory_limit
                 spec = ContainerSpec(name=AUTO_CONTAINER, memory_limit=tier, skills=skills)
                 self.record = await self._containers.create(owner, spec)

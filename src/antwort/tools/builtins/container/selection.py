@@ -5,6 +5,7 @@ The tools of one response share their container, unless the request names two.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 from weakref import WeakValueDictionary
@@ -17,7 +18,7 @@ from antwort.api.tools import AutoEnvironment, AutoOptions
 from antwort.containers.containers import Containers
 from antwort.containers.files import ContainerAndFileStore, unknown_file
 from antwort.containers.paths import path_for
-from antwort.containers.skills.library import SkillLibrary
+from antwort.containers.skills.library import ResolvedSkill, SkillLibrary
 from antwort.engine.ports import ToolContext
 from antwort.engine.stores import ContainerFileRecord, ContainerRecord, ContainerSkill, FileRecord, PageQuery
 from antwort.tools.builtins.container.attachments import attached_files, containers_in, with_names
@@ -59,7 +60,7 @@ class ResponseContainers:
         return created
 
     async def _new(self, wanted: str | AutoOptions, param: str, context: ToolContext) -> ResponseContainer:
-        container = ResponseContainer(self._containers, self._store, context)
+        container = ResponseContainer(self._containers, self._store, self._skills, context)
         container.use(await self._find(wanted, param, context))
         return container
 
@@ -72,24 +73,26 @@ class ResponseContainers:
     async def _find(self, wanted: str | AutoOptions, param: str, context: ToolContext) -> FoundContainer:
         auto = None if isinstance(wanted, str) else wanted
         given = auto.skills if isinstance(auto, AutoEnvironment) else None
-        skills = await self._skills.resolve(context.owner, given or (), f"{param}.skills")
-        record = await self._record(wanted, skills, context)
+        declared_skills = await self._skills.resolve(context.owner, given or (), f"{param}.skills")
+        record = await self._record(wanted, declared_skills, context)
+        skills = [ContainerSkill(skill.name, skill.description) for skill in declared_skills]
         if record is not None and not skills:
             skills = await self._containers.skills(context.owner, record.id)
         file_ids = auto.file_ids if auto is not None else None
-        declared = [await self._declared(context, file_id, f"{param}.file_ids") for file_id in file_ids or ()]
+        uploads = [await self._declared(context, file_id, f"{param}.file_ids") for file_id in file_ids or ()]
         known: Sequence[ContainerFileRecord] = ()
         if record is not None:
             page = await self._store.list_container_files(context.owner, record.id, PageQuery(limit=_MAX_KNOWN_FILES))
             known = page.data if page else ()
         has_content = record is not None and record.sandbox is not None
         missing = context.given if has_content else context.history  # items whose files are not in the container yet
-        uploads = [*declared, *await self._attached(context, missing)]
+        uploads += await self._attached(context, missing)
         recent: list[ContainerFileRecord] | None = None
         if containers_in(context.made):
             recent = [file for file in known if file.source == "assistant" and file.created_at >= context.created_at]
         return FoundContainer(
             auto=auto,
+            declared_skills=declared_skills,
             skills=skills,
             record=record,
             known_files=known,
@@ -98,7 +101,7 @@ class ResponseContainers:
         )
 
     async def _record(
-        self, wanted: str | AutoOptions, skills: Sequence[ContainerSkill], context: ToolContext
+        self, wanted: str | AutoOptions, skills: Sequence[ResolvedSkill], context: ToolContext
     ) -> ContainerRecord | None:
         """The existing container that the calls will run in: the named one, or the last one of the history.
 
@@ -111,7 +114,7 @@ class ResponseContainers:
             return None
         if skills:
             present = await self._containers.skills(context.owner, newest.id, with_bundles=True)
-            if any(skill not in present for skill in skills):
+            if not await asyncio.to_thread(lambda: all(skill.is_in(present) for skill in skills)):
                 return None
         return newest
 
