@@ -11,7 +11,7 @@ from fake_mcp_servers import FakeMcpServer
 from fake_search_api import Found, fake_search_api
 from fixtures_server import Server, create_key, run_server
 
-from antwort.conformance.tools.cases import MCP_LABEL
+from antwort.conformance.tools.cases import MCP_LABEL, NO_TOOL
 
 PAGES = [
     Found("https://tea.example/oolong", "Oolong tea", "Oolong is a tea."),
@@ -41,6 +41,7 @@ SCRIPT: dict[str, Any] = {
     "fragment": 6,
     "answers": [
         when("/^Summarize the conversation above/", {"text": "There are notes about boxes of tea."}),
+        {"when": {"text": NO_TOOL, "choice": "auto"}, "reply": [{"text": "hello"}]},
         when("capital of France", {"text": '{"city": "Paris", "country": "France"}'}),
         when("prime numbers", {"reasoning": "I count them."}, {"text": "6"}),
         when("Call get_weather", call("get_weather", city="Berlin")),

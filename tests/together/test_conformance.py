@@ -190,6 +190,35 @@ def fail_code(response: dict[str, Any]) -> None:
         response["status"], response["error"] = "failed", {"code": "server_error", "message": "It broke."}
 
 
+def free_choice(request: ProxiedRequest) -> None:
+    if request.body.get("tools"):
+        request.body["tool_choice"] = "auto"
+
+
+def ignore_none(request: ProxiedRequest) -> None:
+    if request.body.get("tool_choice") == "none":
+        del request.body["tool_choice"]
+
+
+def hide_failures(response: dict[str, Any]) -> None:
+    """As a server does whose items look as if nothing had failed."""
+    for item in response.get("output", ()):
+        if "outputs" in item:
+            item["outputs"] = []
+        if item["type"] == "shell_call_output":
+            for entry in item["output"]:
+                entry["outcome"] = {"type": "exit", "exit_code": 0}
+        if item.get("status") == "failed":
+            item["status"] = "completed"
+
+
+def refuse_with(param: str | None, message: str, *, key: str = "model") -> Fault:
+    """A 400 for every request with this key."""
+    error = {"message": message, "type": "invalid_request_error", "param": param, "code": None}
+    refusal = ProxiedAnswer(400, {"content-type": "application/json"}, json.dumps({"error": error}).encode())
+    return on_request(lambda request: refusal if key in request.body else None)
+
+
 def change_file(request: ProxiedRequest, answer: ProxiedAnswer) -> None:
     if request.path.endswith("/content"):
         answer.content = answer.content[:-1]
@@ -309,6 +338,16 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "starting_after is ignored": (on_request(replay_all), "text:resumed"),
     "unknown parameters are ignored": (on_request(remove("conformance_unknown")), "text:unknown"),
     "a failed response after failed code": (on_json(fail_code), f"{CODE}:failure"),
+    "tool_choice is ignored": (on_request(free_choice), "function:forced"),
+    "tool_choice of a hosted tool is ignored": (on_request(free_choice), f"{CODE}:forced"),
+    "tool_choice: none is ignored": (on_request(ignore_none), "shell:forced"),
+    "an exception that is not shown": (on_json(hide_failures), f"{CODE}:failure"),
+    "an exit code that is not shown": (on_json(hide_failures), "shell:failure"),
+    "a page that was not opened": (on_json(hide_failures), "web_search:failure"),
+    "a 400 that mentions the text": (refuse_with(None, "The text cannot be read."), "structured-output:item"),
+    "a 400 that mentions functions": (refuse_with(None, "Unknown error in a function of shell."), "function:item"),
+    "a 400 for a valid declaration": (refuse_with("tools[0].function", "Field required."), "function:item"),
+    "a 400 for a valid include": (refuse_with("input", "Unknown input.", key="include"), "text:include"),
     "refusals with status 200": (Fault(change_answer=accept_what_is_refused), "errors:unknown-parameter"),
     "errors without param": (
         on_json(lambda body: body.get("error") and body["error"].pop("param", None) and None),

@@ -10,6 +10,7 @@ from antwort.conformance.client import ApiClient, Json, Reply, quoted
 from antwort.conformance.endpoints.base import check_page
 from antwort.conformance.grammar import (
     SentEvent,
+    Violation,
     check_fold,
     check_grammar,
     check_item_keys,
@@ -19,7 +20,8 @@ from antwort.conformance.grammar import (
     require_equal,
 )
 from antwort.conformance.target import Once, Target, message, require_completed
-from antwort.conformance.tools.cases import FOLLOW_UP, ToolCase
+from antwort.conformance.tools.cases import FOLLOW_UP, NO_TOOL, ToolCase
+from antwort.conformance.tools.refusals import is_refusal
 
 UNKNOWN: Final = "conformance_unknown"
 _ATTEMPTS: Final = 2
@@ -112,16 +114,11 @@ class ToolChecks:
         return Inconclusive(f"the model did not call the tool{': ' + error['message'] if error else ''}")
 
     def _raise_if_refused(self, reply: Reply) -> None:
-        """A 400 that names the tool, or the model's parameter, means that the server does not support it."""
-        if reply.status != 400:
-            return
-        error = reply.error(400)
-        types = {str(tool["type"]) for tool in self.tools} | set(self._case.fields or ())
-        param = str(error.get("param") or "")
-        if param.partition("[")[0].partition(".")[0] in {"tools", *types} or any(
-            name in error["message"] for name in types
-        ):
-            raise Unsupported(error["message"])
+        """A 400 that refuses the tool, or the parameter, means that the server does not support it."""
+        if reply.status == 400:
+            error = reply.error(400)
+            if is_refusal(error, {str(tool["type"]) for tool in self.tools}, self._case.fields or ()):
+                raise Unsupported(error["message"])
 
     def _call(self, response: Json) -> Json:
         return next(item for item in response["output"] if item["type"] == self._case.item)
@@ -186,7 +183,7 @@ class ToolChecks:
             response = self.events[-1]["response"]
         else:
             reply = self._target.create(self._body(self._case.prompt, include=[inclusion.value]))
-            if reply.status == 400:
+            if reply.status == 400 and is_refusal(reply.error(400), (), ("include", inclusion.value)):
                 raise Unsupported(reply.error(400)["message"])
             response = reply.ok()
             if not self._has_item(response):
@@ -248,9 +245,17 @@ class ToolChecks:
 
     @behaviour
     def forced(self) -> None:
-        """`tool_choice` makes the model call the tool; a choice of a tool that is not declared is refused."""
-        first = next((item for item in self.response["output"] if item["type"] not in ("reasoning", "message")), None)
-        require(first is not None, "a call", self.response["output"])
+        """`tool_choice` decides, whatever the prompt says; a choice of a tool that is not declared is refused."""
+        _ = self.response
+        response = self._target.create(self._body(f"{self._case.prompt} {NO_TOOL}")).ok()
+        check_response_keys(response)
+        if not self._has_item(response):
+            if response["status"] != "completed":
+                raise self._inconclusive(response)
+            types = [item["type"] for item in response["output"]]
+            raise Violation(f"an item {self._case.item}, which `tool_choice` demands", types)
+        response = self._target.create({**self._body(self._case.prompt), "tool_choice": "none"}).ok()
+        require(not self._has_item(response), f"no {self._case.item} with tool_choice: none", response["output"])
         body = self._target.request(self._case.prompt, tool_choice=self._case.choice)
         self._target.create(body).error(400)
 
@@ -310,15 +315,18 @@ class ToolChecks:
 
     @behaviour
     def failure(self) -> None:
-        """What fails inside the tool is an item, and the response goes on."""
+        """What fails inside the tool is an item that shows it, and the response goes on."""
         _ = self.response
-        response = self._target.create(self._body(self._case.failing_prompt)).ok()
+        more = {"include": [self._case.include.value]} if self._case.include else {}
+        response = self._target.create(self._body(self._case.failing_prompt, **more)).ok()
         check_response_keys(response)
         if not self._has_item(response):
             raise self._inconclusive(response)
         require_completed(response)
         for item in response["output"]:
             check_item_keys(item)
+        if self._case.verify_failure is not None:
+            self._case.verify_failure(response)
 
 
 BEHAVIOURS: Final[Mapping[str, str]] = behaviours_of(ToolChecks)

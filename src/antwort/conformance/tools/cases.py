@@ -17,6 +17,8 @@ from antwort.conformance.grammar import Violation, require
 from antwort.conformance.target import Target
 
 MCP_LABEL: Final = "conformance"
+NO_TOOL: Final = "Do not use any tool for it: reply with one word, hello."
+"""What a model follows unless `tool_choice` decides otherwise."""
 FOLLOW_UP: Final = "Thank you. Use no tool now. Reply with one word: done."
 
 
@@ -54,6 +56,8 @@ class ToolCase:
     """A check of a call, and of the response after the client has answered it."""
     failing_prompt: str | None = None
     """A prompt whose call fails."""
+    verify_failure: Callable[[Json], None] | None = None
+    """A check that the items of that response show it."""
     twice_prompt: str | None = None
     """A prompt for two calls."""
 
@@ -146,6 +150,30 @@ def _shell_container_of(response: Json) -> None:
             environment: Json | None = item.get("environment")
             is_named = environment is not None and environment.get("type") == "container_reference"
             require(is_named, "the container in `environment`", item)
+
+
+def _shows_the_exception(response: Json) -> None:
+    """The call has failed, or the message of the exception is in its logs."""
+    calls = [item for item in response["output"] if item["type"] == "code_interpreter_call"]
+    logs = "".join(part.get("logs", "") for call in calls for part in call["outputs"] or ())
+    is_shown = "on purpose" in logs or any(call["status"] == "failed" for call in calls)
+    require(is_shown, "the exception in `outputs`, or the status failed", calls)
+
+
+def _shows_the_exit_code(response: Json) -> None:
+    outputs = [item for item in response["output"] if item["type"] == "shell_call_output"]
+    outcomes = [entry["outcome"] for item in outputs for entry in item["output"]]
+    require({"type": "exit", "exit_code": 3} in outcomes, "an outcome with the exit code 3", outcomes)
+
+
+def _shows_that_no_page_was_opened(response: Json) -> None:
+    """The call has failed, or names no page."""
+    calls = [item for item in response["output"] if item["type"] == "web_search_call"]
+    opened = [call for call in calls if call["action"]["type"] == "open_page"]
+    is_shown = any(call["status"] == "failed" for call in calls) or any(
+        not call["action"].get("url") for call in opened
+    )
+    require(is_shown or not opened, "the status failed of a call that opens no page", calls)
 
 
 def _approved_call(request: Json, response: Json) -> None:
@@ -243,6 +271,7 @@ CASES: Final[tuple[ToolCase, ...]] = (
         is_hosted=True,
         include=Inclusion(value="code_interpreter_call.outputs", field=lambda item: item["outputs"]),
         verify=_container_of,
+        verify_failure=_shows_the_exception,
         failing_prompt="Run this with the python tool once, and do not repair it: raise ValueError('on purpose')",
         twice_prompt="Use the python tool twice, in two separate calls: first print(1), then print(2).",
     ),
@@ -254,6 +283,7 @@ CASES: Final[tuple[ToolCase, ...]] = (
         choice={"type": "shell"},
         is_hosted=True,
         verify=_shell_container_of,
+        verify_failure=_shows_the_exit_code,
         failing_prompt="Use the shell tool to run exactly this, once, and do not repair it: exit 3",
         twice_prompt="Use the shell tool twice, in two separate calls: first echo 1, then echo 2.",
     ),
@@ -291,6 +321,7 @@ CASES: Final[tuple[ToolCase, ...]] = (
         is_hosted=True,
         verify=_cites_its_text,
         include=Inclusion(value="web_search_call.action.sources", field=lambda item: item["action"].get("sources")),
+        verify_failure=_shows_that_no_page_was_opened,
         failing_prompt="Open the page https://conformance.invalid/ once, and say what happened.",
         twice_prompt="Use the web search tool twice: search for 'oolong tea', then for 'green tea'.",
     ),

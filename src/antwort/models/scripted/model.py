@@ -36,6 +36,7 @@ from antwort.engine.ports import (
     Finished,
     ModelFault,
     ModelRequest,
+    MustCall,
     Piece,
     ReasoningPiece,
     RefusalPiece,
@@ -155,8 +156,13 @@ def matches(when: Condition, summary: RequestSummary) -> bool:
         and (when.output is None or pattern_matches(when.output, summary.output))
         and (when.turn is None or when.turn == summary.turn)
         and (when.tool is None or when.tool in summary.tools)
+        and (when.choice is None or when.choice == _choice(summary.request))
         and (when.any is None or pattern_matches(when.any, summary.visible))
     )
+
+
+def _choice(request: ModelRequest) -> str:
+    return request.choice.name if isinstance(request.choice, MustCall) else request.choice
 
 
 def _is_user_message(item: Item) -> bool:

@@ -25,6 +25,7 @@ The first answer that matches is given. Keys of `when`:
     output     the same, for the last output of a call
     turn       the number of the request for this user message, from 1; it grows by one with each round of calls
     tool       the name of a tool that the model may call
+    choice     the tool choice: auto, none, required, or the name of the function that the model must call
     any        a string or /…/, for everything that the model sees: instructions, messages of all roles, reasoning,
                call arguments and outputs
 
@@ -67,6 +68,7 @@ class Condition(Struct, frozen=True, forbid_unknown_fields=True):
     output: str | None = None
     turn: Annotated[int, Meta(ge=1)] | None = None
     tool: str | None = None
+    choice: str | None = None
     any: str | None = None
 
 

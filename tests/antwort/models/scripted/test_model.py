@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from antwort.api.items import read
-from antwort.engine.ports import CallPiece, Finished, FunctionSpec, ModelFault, ModelRequest, TextPiece
+from antwort.engine.ports import CallPiece, Finished, FunctionSpec, ModelFault, ModelRequest, MustCall, TextPiece
 from antwort.models import Scripted, parse_script
 from antwort.models.scripted.model import _pieces, matches, summarize
 from antwort.testing.model import collect, fold, make_request
@@ -57,6 +57,20 @@ async def test_the_first_matching_answer_is_given():
     assert await answer_text(model, request(user("news"), CODE)) == "code"
     assert await answer_text(model, request(user("news"))) == "you said: news"
     assert len(model.requests) == 5
+
+
+@pytest.mark.parametrize("choice, expected", [("auto", "free"), ("none", "no tool"), (MustCall("search"), "search")])
+async def test_an_answer_for_a_tool_choice(choice, expected):
+    model = scripted(
+        """
+        answers:
+          - {when: {choice: none}, reply: [{text: no tool}]}
+          - {when: {choice: search}, reply: [{text: search}]}
+          - {reply: [{text: free}]}
+        """
+    )
+
+    assert await answer_text(model, ModelRequest(model="m", items=[read(user("news"))], choice=choice)) == expected
 
 
 @pytest.mark.parametrize(
