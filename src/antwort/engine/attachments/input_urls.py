@@ -132,6 +132,7 @@ class _Request:
                     source.url,
                     accepts=_accepts_image if source.is_image else lambda _: True,
                     accept=_ACCEPT_IMAGES if source.is_image else "*/*",
+                    tenant=self._tenant,
                 )
             except FetchError as error:
                 raise invalid(f"The URL could not be fetched: {error}.", param=param) from error

@@ -28,7 +28,7 @@ import httpx2
 from antwort.net.fetch.addresses import AddressPolicy
 from antwort.net.fetch.decoding import ACCEPTED, BodyDecoder, BodyTooLarge, UndecodableBody
 from antwort.net.fetch.errors import FetchError, FetchRefused
-from antwort.net.fetch.resolver import GuardedResolver, Resolver, is_address, system_resolver
+from antwort.net.fetch.resolver import FairResolver, GuardedResolver, Resolver, is_address
 from antwort.net.http_transport import HttpTransport
 from antwort.net.tls import client_ssl_context
 
@@ -88,11 +88,12 @@ class Fetcher:
         policy: AddressPolicy | None = None,
         limits: FetchLimits | None = None,
         *,
-        resolve: Resolver = system_resolver,
+        resolve: Resolver | None = None,
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         self._limits = limits or FetchLimits()
-        self._resolve = GuardedResolver(policy or AddressPolicy(), resolve)
+        self._policy = policy or AddressPolicy()
+        self._resolver = FairResolver(resolve)
         self._ssl_context = ssl_context
 
     async def fetch(
@@ -102,33 +103,42 @@ class Fetcher:
         accepts: Callable[[str], bool],
         allows_host: Callable[[str], bool] = lambda _: True,
         accept: str = ACCEPT_PAGES,
+        tenant: str = "",
     ) -> FetchedPage:
         """GET a page; `FetchError` says why not.
 
         `accepts` decides by content type, `allows_host` by host name in ASCII; `accept` is the header of the request.
         """
+        resolve = GuardedResolver(self._policy, self._resolver.of(tenant))
         try:
             async with asyncio.timeout(self._limits.timeout):
-                return await self._follow(check_url(url), accepts, allows_host, accept)
+                return await self._follow(check_url(url), accepts, allows_host, accept, resolve)
         except TimeoutError as error:
             raise FetchError(f"the page did not arrive within {self._limits.timeout:g} s") from error
 
     async def _follow(
-        self, url: httpx2.URL, accepts: Callable[[str], bool], allows_host: Callable[[str], bool], accept: str
+        self,
+        url: httpx2.URL,
+        accepts: Callable[[str], bool],
+        allows_host: Callable[[str], bool],
+        accept: str,
+        resolve: GuardedResolver,
     ) -> FetchedPage:
         redirects: list[str] = []
         for _ in range(self._limits.max_redirects + 1):
             host = url.raw_host.decode("ascii")  # `host` is the name in Unicode
             if not allows_host(host):
                 raise FetchRefused(f"the host {host} is not among the allowed domains")
-            result = await self._get(url, accepts, accept)
+            result = await self._get(url, accepts, accept, resolve)
             if isinstance(result, FetchedPage):
                 return replace(result, redirects=redirects)
             url = result.url
             redirects.append(str(url))
         raise FetchError(f"the page redirects more than {self._limits.max_redirects} times")
 
-    async def _get(self, url: httpx2.URL, accepts: Callable[[str], bool], accept: str) -> FetchedPage | _Redirect:
+    async def _get(
+        self, url: httpx2.URL, accepts: Callable[[str], bool], accept: str, resolve: GuardedResolver
+    ) -> FetchedPage | _Redirect:
         if (url.port or _PORTS[url.scheme]) not in self._limits.ports:
             raise FetchRefused(f"port {url.port} is not allowed")
         timeout = dict.fromkeys(("connect", "read", "write"), self._limits.timeout)
@@ -146,7 +156,7 @@ class Fetcher:
         )
         if url.scheme == "https" and self._ssl_context is None:  # loading all certificates takes time: once
             self._ssl_context = await asyncio.to_thread(client_ssl_context)
-        transport = HttpTransport(max_idle=0, ssl_context=self._ssl_context, resolve=self._resolve)
+        transport = HttpTransport(max_idle=0, ssl_context=self._ssl_context, resolve=resolve)
         try:
             response = await transport.handle_async_request(request)
             if response.status_code in _REDIRECTS and "location" in response.headers:

@@ -223,19 +223,27 @@ async def test_a_name_is_checked_and_resolved_in_ascii(site, host):
     assert resolve.asked == ["xn--mnchen-3ya.example", "xn--fa-hia.example"], "and not fass.example"
 
 
-async def test_slow_name_servers_occupy_no_threads_of_the_server(monkeypatch):
+async def test_slow_name_servers_occupy_no_threads_of_the_server_or_of_another_tenant(monkeypatch, site):
     answered = threading.Event()
 
     def resolve(host, port, *_, **__):
-        answered.wait(30)
+        if host.startswith("slow"):
+            answered.wait(30)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", resolve)
-    fetching = Fetcher(LOOPBACK, FetchLimits(timeout=0.1))
-    slow = [fetching.fetch(f"http://slow{number}.example/", accepts=is_html) for number in range(64)]
+    limits, quick = FetchLimits(timeout=10, ports=[80, site.port]), f"http://tea.example:{site.port}/tea"
+    fetching = Fetcher(LOOPBACK, limits)
+    slow = [
+        asyncio.create_task(fetching.fetch(f"http://slow{number}.example/", accepts=is_html, tenant="a"))
+        for number in range(64)
+    ]
     try:
-        failed = await asyncio.gather(*slow, return_exceptions=True)
-        assert all(isinstance(error, FetchError) for error in failed)
+        assert (await fetching.fetch(quick, accepts=is_html, tenant="b")).url == quick
+        for task in slow:
+            task.cancel()
+        await asyncio.gather(*slow, return_exceptions=True)
+        assert (await fetching.fetch(quick, accepts=is_html, tenant="b")).url == quick
         assert await asyncio.wait_for(asyncio.to_thread(lambda: "free"), 10) == "free"
     finally:
         answered.set()

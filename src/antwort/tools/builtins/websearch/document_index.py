@@ -22,7 +22,7 @@ from msgspec import Struct
 
 _logger = logging.getLogger(__name__)
 
-_VERSION: Final = 2
+_VERSION: Final = 3
 _MAX_WORDS: Final = 32
 _MAX_REDIRECTS: Final = 1000
 _WORD_RE: Final = re.compile(r"\w+")
@@ -39,13 +39,17 @@ CREATE TABLE documents (
     size INTEGER NOT NULL
 );
 CREATE INDEX documents_by_age ON documents (stored_at);
+CREATE TABLE total (size INTEGER NOT NULL);
+INSERT INTO total VALUES (0);
 CREATE VIRTUAL TABLE words USING fts5 (
     title, text, content='documents', content_rowid='id', tokenize="unicode61 remove_diacritics 2"
 );
 CREATE TRIGGER added AFTER INSERT ON documents BEGIN
+    UPDATE total SET size = size + new.size;
     INSERT INTO words (rowid, title, text) VALUES (new.id, new.title, new.text);
 END;
 CREATE TRIGGER removed AFTER DELETE ON documents BEGIN
+    UPDATE total SET size = size - old.size;
     INSERT INTO words (words, rowid, title, text) VALUES ('delete', old.id, old.title, old.text);
 END;
 CREATE TABLE redirects (url TEXT PRIMARY KEY, target TEXT NOT NULL, hops TEXT NOT NULL, stored_at REAL NOT NULL);
@@ -132,17 +136,22 @@ class DocumentIndex:
             self._connection.execute("INSERT OR REPLACE INTO redirects VALUES (?, ?, ?, ?)", row)
 
     def shrink(self, *, max_size: int, max_age: float) -> None:
-        """Delete documents and redirects older than `max_age` seconds, and the oldest above `max_size` characters."""
+        """Delete documents and redirects older than `max_age` seconds, and the oldest above `max_size` characters.
+
+        Reads what it deletes, and the redirects, which are few: it is called for each page that is stored.
+        """
         with self._lock, self._connection:
             self._connection.execute("DELETE FROM documents WHERE stored_at < ?", (self._clock() - max_age,))
-            (size,) = self._connection.execute("SELECT coalesce(sum(size), 0) FROM documents").fetchone()
+            (size,) = self._connection.execute("SELECT size FROM total").fetchone()
             while size > max_size:
                 oldest = self._connection.execute(
                     "SELECT id, size FROM documents ORDER BY stored_at, id LIMIT 1"
                 ).fetchone()
                 self._connection.execute("DELETE FROM documents WHERE id = ?", (oldest[0],))
                 size -= oldest[1]
-            self._connection.execute("DELETE FROM redirects WHERE target NOT IN (SELECT url FROM documents)")
+            self._connection.execute(
+                "DELETE FROM redirects WHERE NOT EXISTS (SELECT 1 FROM documents WHERE url = redirects.target)"
+            )
             self._connection.execute("DELETE FROM redirects WHERE stored_at < ?", (self._clock() - max_age,))
             newest = "SELECT url FROM redirects ORDER BY stored_at DESC, url LIMIT ?"
             self._connection.execute(f"DELETE FROM redirects WHERE url NOT IN ({newest})", (_MAX_REDIRECTS,))  # noqa: S608 - no values

@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import logging
 import sqlite3
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -43,15 +44,40 @@ class PageUnavailable(Exception):
     """A page cannot be opened. The message may be shown to a model."""
 
 
+class _TenantIndex:
+    """The index of one tenant, opened in the thread of its first use."""
+
+    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+        self._path = path
+        self._clock = clock
+        self._index: DocumentIndex | None = None
+        self._opening = threading.Lock()
+        self.lock = asyncio.Lock()
+        """One thread works for a tenant at a time."""
+        self.users = 0
+
+    def run(self, work: Callable[[DocumentIndex], T]) -> T:
+        """Blocks."""
+        with self._opening:  # a cancelled call may still be opening it
+            index = self._index = self._index or DocumentIndex(self._path, clock=self._clock)
+        return work(index)
+
+    def close(self) -> None:
+        """Blocks until no thread works with it."""
+        with self._opening:
+            if self._index is not None:
+                self._index.close()
+
+
 class PageCache:
-    """What was retrieved for each tenant, bounded in size and age."""
+    """What was retrieved for each tenant, bounded in size and age. Tenants do not wait for each other."""
 
     def __init__(self, folder: Path, settings: WebCacheSettings, clock: Callable[[], float] = time.time) -> None:
         self._folder = folder
         self._settings = settings
         self._clock = clock
-        self._open: OrderedDict[str, DocumentIndex] = OrderedDict()
-        self._lock = asyncio.Lock()
+        self._open: OrderedDict[str, _TenantIndex] = OrderedDict()
+        """By tenant, the most recently used last."""
 
     async def get(self, tenant: str, url: str, *, max_age: float | None = None) -> Document | None:
         """A page, at most this old. Those that a URL redirects to are found by it, with their redirects."""
@@ -90,28 +116,35 @@ class PageCache:
         return self._settings.fresh_for
 
     async def aclose(self) -> None:
-        async with self._lock:
-            opened, self._open = list(self._open.values()), OrderedDict()
+        opened, self._open = list(self._open.values()), OrderedDict()
         for index in opened:
             await asyncio.to_thread(index.close)
 
     async def _use(self, tenant: str, work: Callable[[DocumentIndex], T]) -> T | None:
         """Work with the index of a tenant, one at a time; None if it fails."""
+        index = self._open.get(tenant)
+        if index is None:
+            name = hashlib.sha256(tenant.encode()).hexdigest()[:_DIGEST]
+            index = self._open[tenant] = _TenantIndex(self._folder / f"{name}.db", self._clock)
+        self._open.move_to_end(tenant)
+        index.users += 1
         try:
-            async with self._lock:
-                index = self._open.get(tenant)
-                if index is None:
-                    name = hashlib.sha256(tenant.encode()).hexdigest()[:_DIGEST]
-                    index = await asyncio.to_thread(DocumentIndex, self._folder / f"{name}.db", clock=self._clock)
-                    self._open[tenant] = index
-                self._open.move_to_end(tenant)
-                if len(self._open) > _MAX_OPEN:
-                    _, oldest = self._open.popitem(last=False)
-                    await asyncio.to_thread(oldest.close)
-                return await asyncio.to_thread(work, index)
+            async with index.lock:
+                return await asyncio.to_thread(index.run, work)
         except (sqlite3.Error, OSError):
             _logger.exception("the cache of retrieved pages cannot be used")
             return None
+        finally:
+            index.users -= 1
+            await self._close_idle()
+
+    async def _close_idle(self) -> None:
+        """Close the least recently used files above the limit."""
+        idle = [tenant for tenant, index in self._open.items() if not index.users]
+        while idle and len(self._open) > _MAX_OPEN:
+            index = self._open.pop(idle.pop(0), None)
+            if index is not None:
+                await asyncio.to_thread(index.close)
 
 
 class PageReader:
@@ -167,7 +200,9 @@ class PageReader:
     ) -> SavedPage:
         try:
             async with self._slots.slot(tenant):  # until the text is extracted, since that needs the page in memory
-                fetched: FetchedPage = await self._fetcher.fetch(url, accepts=is_readable, allows_host=domains.allows)
+                fetched: FetchedPage = await self._fetcher.fetch(
+                    url, accepts=is_readable, allows_host=domains.allows, tenant=tenant
+                )
                 text = await extractor.extract(tenant, fetched)
         except QueueFull as error:
             raise PageUnavailable(

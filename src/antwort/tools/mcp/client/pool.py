@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
+from antwort.net.fetch import FairResolver
 from antwort.tools.mcp.client.session import McpSession
 from antwort.tools.mcp.client.targets import (
     McpFault,
@@ -41,6 +42,7 @@ class SessionPool:
 
     def __init__(self, limits: SessionLimits) -> None:
         self._limits = limits
+        self._resolver = FairResolver()
         self._entries: dict[_Key, _Entry] = {}
         """The least recently used first."""
         self._ending: set[McpSession] = set()
@@ -104,7 +106,7 @@ class SessionPool:
                 session = entry.session
                 if session is None or not session.is_usable:
                     entry.session = None
-                    session = McpSession(target, self._limits)
+                    session = McpSession(target, self._limits, self._resolver.of(tenant))
                     await session.open()
                     entry.session = session
             session.users += 1

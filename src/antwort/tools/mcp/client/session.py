@@ -23,7 +23,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-from antwort.net.fetch import FetchError
+from antwort.net.fetch import FetchError, Resolver
 from antwort.tools.mcp.client.content import clean_arguments, tool_result
 from antwort.tools.mcp.client.listing import MAX_PAGES, check_tools
 from antwort.tools.mcp.client.stdio import stdio_transport
@@ -56,8 +56,9 @@ _CLIENT_INFO: Final = types.Implementation(name="antwort", version="1")
 class McpSession:
     """A session. One that is closed, or retired, is not used for further calls."""
 
-    def __init__(self, target: Target, limits: SessionLimits) -> None:
+    def __init__(self, target: Target, limits: SessionLimits, resolver: Resolver) -> None:
         self._target = target
+        self._resolver = resolver
         self._limits = limits
         self._task: asyncio.Task[None] | None = None
         self._client: Client | None = None
@@ -232,7 +233,7 @@ class McpSession:
         read_timeout = limits.timeout + limits.idle_timeout  # streams of events are silent while nothing happens
         return httpx2.AsyncClient(
             headers={"accept-encoding": "identity", "user-agent": "antwort", **dict(target.headers)},
-            transport=GuardedTransport(target, limits),
+            transport=GuardedTransport(target, limits, self._resolver),
             timeout=httpx2.Timeout(limits.connect_timeout, read=read_timeout),
             trust_env=False,
         )

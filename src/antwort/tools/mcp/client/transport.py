@@ -19,7 +19,7 @@ from typing import Final, cast
 
 import httpx2
 
-from antwort.net.fetch import AddressPolicy, FetchError, GuardedResolver, check_url
+from antwort.net.fetch import AddressPolicy, FetchError, GuardedResolver, Resolver, check_url
 from antwort.net.http_transport import HttpTransport
 from antwort.tools.mcp.client.targets import HttpTarget, McpFault, SessionLimits, unreachable
 
@@ -84,13 +84,13 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
     A stream of events is an answer of many messages, each of which the SDK limits; the whole has sixteen times as much.
     """
 
-    def __init__(self, target: HttpTarget, limits: SessionLimits) -> None:
+    def __init__(self, target: HttpTarget, limits: SessionLimits, resolver: Resolver) -> None:
         self._max_bytes = limits.max_bytes
         resolve = None
         if not target.is_trusted:
             check_url(target.url)
             networks = [*limits.allow_networks, *(LOOPBACK if target.allows_loopback else ())]
-            resolve = GuardedResolver(AddressPolicy(networks))
+            resolve = GuardedResolver(AddressPolicy(networks), resolver)
         self._transport = HttpTransport(max_idle=4, resolve=resolve)
         self._streams = 0
 

@@ -142,3 +142,37 @@ def test_threads_may_use_it_at_the_same_time(index):
         found = list(threads.map(lambda _: len(index.search("tea", limit=99)), range(20)))
 
     assert set(found) == {50}
+
+
+def test_the_size_limit_costs_the_same_with_many_documents(index):
+    """In steps of SQLite's virtual machine."""
+    steps = 0
+
+    def count() -> int:
+        nonlocal steps
+        steps += 1
+        return 0
+
+    costs: list[int] = []
+    for number in range(2):
+        many = [
+            ("a.example", Document(f"https://a.example/{number}/{at}", "t", "tea")) for at in range(10**number * 100)
+        ]
+        index.put(many)
+        index._connection.set_progress_handler(count, 1)
+        index.shrink(max_size=10**9, max_age=10**9)
+        index._connection.set_progress_handler(None, 1)
+        costs.append(steps)
+        steps = 0
+
+    assert costs[1] <= costs[0] + 10
+
+
+def test_the_total_follows_replaced_and_deleted_documents(index):
+    for name, text in (("a", "tea " * 10), ("b", "tea"), ("a", "tea"), ("c", "coffee " * 20)):
+        put(index, name, text)
+    index.shrink(max_size=200, max_age=10**9)
+
+    (total,) = index._connection.execute("SELECT size FROM total").fetchone()
+    (stored,) = index._connection.execute("SELECT sum(size) FROM documents").fetchone()
+    assert total == stored

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -107,6 +109,30 @@ async def test_many_tenants_do_not_keep_many_files_open(cache):
 
     assert len(cache._open) == 32
     assert await search(cache, "0") == ["x"]
+
+
+async def test_a_tenant_does_not_wait_for_the_cache_of_another(cache, tmp_path):
+    await cache.put("a", [page("x")])
+    (file,) = (tmp_path / "cache").glob("*.db")
+    with closing(sqlite3.connect(file)) as other:
+        other.execute("BEGIN IMMEDIATE")  # as a slow disk: what is written next waits
+        waiting = asyncio.create_task(cache.put("a", [page("y")]))
+        await asyncio.sleep(0)
+        await cache.put("b", [page("x")])
+
+        assert await search(cache, "b") == ["x"]
+        assert not waiting.done()
+        other.rollback()
+    await waiting
+    assert sorted(await search(cache, "a")) == ["x", "y"]
+
+
+async def test_files_that_are_in_use_are_not_closed(cache):
+    tenants = [str(number) for number in range(60)]
+    await asyncio.gather(*(cache.put(tenant, [page(f"p{tenant}")]) for tenant in tenants))
+
+    assert len(cache._open) <= 32
+    assert await asyncio.gather(*(search(cache, tenant) for tenant in tenants)) == [[f"p{one}"] for one in tenants]
 
 
 async def test_a_cache_that_cannot_be_written_fails_no_call(tmp_path, caplog):
