@@ -262,9 +262,11 @@ def test_a_search_that_is_refused_is_a_failed_call(env, client, word, message):
 
 def test_outages_are_failed_calls_and_open_the_circuit_breaker(tmp_path):
     with web_search_server(tmp_path / "s", code_interpreter=False) as env, env.server.client() as client:
-        texts = [ask(client, f"search {word}").output_text for word in ("outage", "throttled", "garbage", "odd", "cut")]
+        failed = [ask(client, f"search {word}") for word in ("outage", "throttled", "garbage", "odd", "cut")]
+        texts = [response.output_text for response in failed]
         before = len(env.api.requests)
-        rejected = ask(client, "search tea").output_text
+        last = ask(client, "search tea")
+        rejected = last.output_text
 
         for text, reason in zip(
             texts, ["status 503", "rate limit", "not valid", "not valid", "cannot be reached"], strict=True
@@ -273,6 +275,8 @@ def test_outages_are_failed_calls_and_open_the_circuit_breaker(tmp_path):
             assert reason in text
         assert "failed repeatedly" in rejected
         assert len(env.api.requests) == before
+        assert [one.tool_usage.web_search.num_requests for one in failed] == [1] * 5
+        assert last.to_dict().get("tool_usage", {}).get("web_search", {}).get("num_requests", 0) == 0
         assert env.server.banner.count("pages are not opened, because there is no sandbox") == 1
         assert KEY not in env.server.read_log()
         assert "a secret of the engine" not in str(texts) + env.server.read_log()

@@ -100,9 +100,11 @@ class PreparedWebSearch(ToolDefaults):
     async def _search(self, action: Search) -> SearchOutcome:
         """Search for all queries at once. It fails if all of them fail."""
         answers = await asyncio.gather(*(self._search_one(query) for query in action.queries))
-        problems = list(dict.fromkeys(answer for answer in answers if isinstance(answer, str)))
-        found = [answer for answer in answers if not isinstance(answer, str)]
-        requests = len(action.queries) if self._uses_engine else 0
+        failures = [answer for answer in answers if isinstance(answer, SearchFailed)]
+        problems = list(dict.fromkeys(map(str, failures)))
+        found = [answer for answer in answers if not isinstance(answer, SearchFailed)]
+        rejected = sum(failure.is_rejected for failure in failures)
+        requests = len(answers) - rejected if self._uses_engine else 0
         if not found:
             reason = " ".join(problems)
             return SearchOutcome(action=action, text=f"The search failed. {reason}", has_failed=True, requests=requests)
@@ -118,7 +120,7 @@ class PreparedWebSearch(ToolDefaults):
     def _uses_engine(self) -> bool:
         return self._is_live or self._engine.is_offline
 
-    async def _search_one(self, text: str) -> list[SearchResult] | str:
+    async def _search_one(self, text: str) -> list[SearchResult] | SearchFailed:
         """The results of a query, or why there are none."""
         options, budget = self._options, self._budget
         if not self._uses_engine:
@@ -128,7 +130,7 @@ class PreparedWebSearch(ToolDefaults):
         try:
             return await self._engine.search(msgspec.structs.replace(options, text=text), tenant=self._tenant)
         except SearchFailed as error:
-            return str(error)
+            return error
 
     async def _open_page(self, action: OpenPage) -> SearchOutcome:
         action = msgspec.structs.replace(action, url=self._resolve(action.url))

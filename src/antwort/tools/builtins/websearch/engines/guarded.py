@@ -60,9 +60,9 @@ class GuardedEngine:
                 attempt.record_success()
             return _checked(found, query)
         except CircuitOpen as error:
-            raise SearchFailed("The search engine has failed repeatedly; try again later.") from error
+            raise SearchFailed("The search engine has failed repeatedly; try again later.", is_rejected=True) from error
         except QueueFull as error:
-            raise SearchFailed("Too many searches are running; try again later.") from error
+            raise SearchFailed("Too many searches are running; try again later.", is_rejected=True) from error
         except ModelFault as fault:
             raise SearchFailed(fault.message) from fault
 

@@ -44,12 +44,14 @@ class SavedPage(Struct, frozen=True):
 class SearchFailed(Exception):
     """The search has no result. The message may be shown to a model: it contains no key and no address.
 
-    With `is_outage` the engine is at fault and may recover: its circuit breaker counts that.
+    With `is_outage` the engine is at fault and may recover: its circuit breaker counts that. With `is_rejected` nothing
+    was requested from the engine.
     """
 
-    def __init__(self, message: str, *, is_outage: bool = False) -> None:
+    def __init__(self, message: str, *, is_outage: bool = False, is_rejected: bool = False) -> None:
         super().__init__(message)
         self.is_outage = is_outage
+        self.is_rejected = is_rejected
 
 
 class SearchEngine(Protocol):
