@@ -13,7 +13,7 @@ def error(param: str | None, message: str, code: str | None = None) -> dict:
     "given",
     [
         error("tools[0].type", "Invalid value: 'shell'. Supported values are: 'function'.", "invalid_value"),
-        error("tools[0].type", "Not one of ours."),
+        error("tools[0].type", "Not served here."),
         error("tools", "Tool 'shell' is not supported with gpt-4o."),
         error("tools[0].environment.type", "No.", "unsupported_value"),
         error("reasoning.effort", "Unsupported parameter: 'reasoning.effort' is not supported with this model."),
