@@ -103,6 +103,17 @@ class ClientRunCall(EchoCall):
         yield ToolDone({**self.item, "status": "completed", "queries": [self._arguments]}, "", awaits_client=True)
 
 
+class CommandCall(ClientRunCall):
+    """One that fails where it is broken."""
+
+    async def run(self) -> AsyncIterator[Progress | ToolDone]:
+        if "broken" in self._arguments:
+            yield ToolDone({**self.item, "status": "incomplete"}, "Nothing was done.", is_broken=True)
+            return
+        async for step in super().run():
+            yield step
+
+
 class EchoTools(ToolDefaults):
     """A tool registry that hosts `file_search` and nothing else; it is its own prepared tool."""
 
@@ -172,9 +183,19 @@ class ClientRunTools(EchoTools):
 
     async def open(self, name: str, call_id: str, arguments: str) -> HostedCall:
         if "broken" in arguments:
-            raise CallRefused("The patch is broken.")
+            raise CallRefused("The patch is broken.", is_broken=True)
         self.opened += 1
         return ClientRunCall(f"fs_{self.opened}")
+
+
+class CommandTools(EchoTools):
+    """Calls that the client runs, whose items begin while they are written. Those with `broken` in them fail."""
+
+    is_client_run = True
+
+    async def open(self, name: str, call_id: str, arguments: str) -> HostedCall:
+        self.opened += 1
+        return CommandCall(f"fs_{self.opened}")
 
 
 class OpeningTools(EchoTools):

@@ -87,6 +87,20 @@ SCRIPT = {
         {"when": {"text": "broken once", "output": "Make this call again"}, "reply": PATCHES[:1]},
         {"when": {"text": "broken twice", "turn": 1}, "reply": [BROKEN]},
         {"when": {"text": "broken twice", "turn": 2}, "reply": [BROKEN]},
+        {"when": {"text": "a good and a broken one", "turn": 1}, "reply": [PATCHES[1], BROKEN]},
+        {"when": {"text": "a broken and a good one", "turn": 1}, "reply": [BROKEN, call("add"), PATCHES[1]]},
+        {"when": {"text": "good one twice", "turn": 1}, "reply": [PATCHES[1], BROKEN]},
+        {"when": {"text": "good one twice", "turn": 2}, "reply": [BROKEN]},
+        {"when": {"text": "good", "any": "Make this call again"}, "reply": PATCHES[:1]},
+        {"when": {"text": "always a broken patch", "tool": "apply_patch"}, "reply": [BROKEN]},
+        {
+            "when": {"text": "always a broken command", "tool": "shell"},
+            "reply": [{"call": {"name": "shell", "arguments": '{"commands": ["rm -r'}}],
+        },
+        {
+            "when": {"text": "whatever it reads"},
+            "reply": [{"call": {"name": "shell", "arguments": '{"commands": ["rm -r'}}],
+        },
         {"when": {"text": "three patches", "turn": 1}, "reply": PATCHES},
         {"when": {"text": "test it", "turn": 1}, "reply": [call("shell", commands=["python3 greet.py", "exit 3"])]},
         {"when": {"text": "summarize the conversation"}, "reply": [{"text": "Files were patched."}]},
@@ -402,10 +416,35 @@ def test_commands_are_streamed_while_the_model_writes_them_and_a_command_that_br
     assert item["status"] == "completed"
 
 
-def test_no_more_commands_than_possible_reach_the_client(client):
-    (item,) = items(ask(client, json.dumps({"commands": ["ls"] * 65, "timeout_ms": 5}), SHELL))
+def test_a_call_with_too_many_commands_is_not_for_the_client_and_the_model_reads_the_limit(client):
+    item, message = items(ask(client, json.dumps({"commands": ["ls"] * 65, "timeout_ms": 5}), SHELL))
 
-    assert len(item["action"]["commands"]) == 64
+    assert (item["status"], len(item["action"]["commands"])) == ("incomplete", 64)
+    assert "more than 64 commands" in message["content"][0]["text"]
+    (item,) = items(ask(client, json.dumps({"commands": ["ls"] * 64 + [" "]}), SHELL))
+    assert (item["status"], len(item["action"]["commands"])) == ("completed", 64)
+
+
+@pytest.mark.parametrize("given, commands", [(["ls", "", " \n\t", " pwd", ""], ["ls", " pwd"]), (["", "ls"], ["ls"])])
+def test_empty_commands_are_left_out(client, given, commands):
+    with client.responses.create(
+        model="scripted", input=json.dumps({"commands": given}), tools=[SHELL], stream=True
+    ) as stream:
+        events = [event.to_dict() for event in stream]
+    done = [event for event in events if event["type"] == "response.shell_call_command.done"]
+
+    assert events[-1]["response"]["output"][0]["action"]["commands"] == commands
+    assert [(event["command_index"], event["command"]) for event in done] == [*enumerate(commands)]
+
+
+def test_a_call_of_empty_commands_is_made_again(client):
+    response = ask(client, '{"commands": ["", " "]}', SHELL)
+
+    assert [(item.type, item.status) for item in response.output] == [
+        ("shell_call", "incomplete"),
+        ("message", "completed"),
+    ]
+    assert "Nothing was done: a command is empty. Make this call again" in response.output_text
 
 
 def test_a_command_that_breaks_off_alone_is_an_incomplete_call_and_the_model_is_asked_again(client):
@@ -417,6 +456,63 @@ def test_a_command_that_breaks_off_alone_is_an_incomplete_call_and_the_model_is_
     ]
     assert response.output[0].action.commands == []
     assert "not valid JSON" in response.output_text
+
+
+def patches_of(response) -> list[str]:
+    return [item.operation.path for item in response.output if item.type == "apply_patch_call"]
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_a_broken_patch_beside_good_calls_is_repaired_before_the_response_ends(client, background):
+    begun = ask(client, "a good and a broken one", PATCH, background=background)
+    response = wait_until(lambda: (now := client.responses.retrieve(begun.id)).status == "completed" and now)
+
+    assert [item.type for item in response.output] == ["apply_patch_call"] * 2
+    assert patches_of(response) == ["docs/notes.md", "greet.py"]
+    assert response.output[1].operation.diff == UPDATE
+    outputs = [answered("apply_patch_call", item.call_id) for item in response.output]
+    more = client.responses.create(input=outputs, previous_response_id=response.id)
+    assert more.output_text == "I read: The file is not there."
+
+
+def test_the_repair_is_asked_for_alone(client):
+    response = client.responses.create(model="scripted", input="a broken and a good one", tools=[PATCH, ADD])
+
+    kinds = [item.type for item in response.output]
+    assert kinds == ["function_call", "apply_patch_call", "apply_patch_call"]
+    assert patches_of(response) == ["docs/notes.md", "greet.py"]
+
+
+def test_a_patch_beside_a_good_one_that_is_broken_again_ends_the_response_with_the_good_one(client):
+    response = ask(client, "good one twice", PATCH)
+
+    assert (response.status, patches_of(response)) == ("completed", ["docs/notes.md"])
+
+
+@pytest.mark.parametrize(
+    "tool, text, kinds",
+    [
+        (PATCH, "always a broken patch", ["message"]),
+        (SHELL, "always a broken command", ["shell_call", "shell_call", "message"]),
+    ],
+)
+def test_a_tool_whose_calls_are_broken_twice_is_not_offered_any_more(client, tool, text, kinds):
+    response = ask(client, text, tool)
+
+    assert (response.status, [item.type for item in response.output]) == ("completed", kinds)
+    assert f"Do not call '{tool['type']}' again." in response.output_text
+
+
+def test_a_model_that_goes_on_with_broken_calls_ends_the_response_as_failed(client):
+    with client.responses.with_streaming_response.create(
+        model="scripted", input="whatever it reads", tools=[SHELL], stream=True
+    ) as stream:
+        events = [json.loads(line.removeprefix("data: ")) for line in stream.iter_lines() if line.startswith("data")]
+    response = events[-1]["response"]
+
+    assert (response["status"], response["error"]["code"]) == ("failed", "server_error")
+    assert "called 'shell' again after two calls of it with invalid arguments" in response["error"]["message"]
+    assert [(item["type"], item["status"]) for item in response["output"]] == [("shell_call", "incomplete")] * 2
 
 
 def test_a_patch_that_is_broken_twice_is_given_up(client):

@@ -480,6 +480,19 @@ def test_an_approval_of_a_call_whose_server_is_not_declared_is_refused(env, ask,
     assert len(env.crm.calls) == before
 
 
+def test_approved_calls_past_max_tool_calls_are_not_run(env, ask):
+    tool = env.tool(require_approval="always")
+    first = ask("three times", tool)
+    approvals = [answer(request, approve=True) for request in of(first, "mcp_approval_request")]
+    before = len(env.crm.calls)
+    second = ask(approvals, tool, previous_response_id=first.id, max_tool_calls=2)
+
+    assert len(approvals) == 3
+    assert [one["output"] for one in of(second, "mcp_call")] == ["Ada Lovelace", "Grace Hopper"]
+    assert len(env.crm.calls) == before + 2
+    assert "No more tool calls are allowed" in second.output_text
+
+
 def test_an_approved_call_of_a_replayed_history_is_not_run_again(env, ask):
     tool = env.tool(require_approval="always")
     first = ask("rename", tool, store=False)

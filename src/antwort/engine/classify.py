@@ -71,11 +71,25 @@ class Offer:
     demanded: frozenset[str] = frozenset()
     """A forced `tool_choice`: the model must call one of these, and nothing else."""
     names: ToolNames = field(default_factory=ToolNames)
+    withdrawn: frozenset[str] = frozenset()
+    """Functions that the model could not call correctly."""
 
     def client_only(self) -> Offer:
         """Without the functions that the server runs, once `max_tool_calls` is reached."""
         specs = tuple(spec for spec in self.specs if is_run_by_client(self.owner[spec.name]))
         return replace(self, specs=specs, choice="auto" if specs else "none", demanded=frozenset())
+
+    def without(self, names: frozenset[str]) -> Offer:
+        """Without functions that are withdrawn."""
+        specs = tuple(spec for spec in self.specs if spec.name not in names)
+        choice = self.choice if specs else "none"
+        return replace(self, specs=specs, choice=choice, demanded=self.demanded - names, withdrawn=names)
+
+    def only(self, names: frozenset[str]) -> Offer:
+        """With these functions alone."""
+        specs = tuple(spec for spec in self.specs if spec.name in names)
+        forbidden = frozenset(self.owner) - names
+        return replace(self, specs=specs, choice="auto", demanded=frozenset(), forbidden=forbidden)
 
     def with_auto_choice(self) -> Offer:
         """A forced `tool_choice` is forced once: after the call it is `auto`."""

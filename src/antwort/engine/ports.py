@@ -328,18 +328,20 @@ class ToolDone(Struct, frozen=True):
     awaits_client: bool = False
     """The client has to act: it runs the call, or approves it. The response ends with the reply of the model, and the
     model reads of the call in the next one only."""
+    is_broken: bool = False
+    """The arguments are malformed, and nothing was done: the model may make the call again, once in a response."""
 
 
 class CallRefused(Exception):
     """A call cannot begin. It gets no item: the model reads the reason as its output, and is asked again.
 
-    `is_final`: the model is not to make the call again, so a forced `tool_choice` does not demand it any more.
+    `is_broken`: because its arguments are malformed. The model may make it again once in a response, and reads so.
     """
 
-    def __init__(self, reason: str, *, is_final: bool = False) -> None:
+    def __init__(self, reason: str, *, is_broken: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
-        self.is_final = is_final
+        self.is_broken = is_broken
 
 
 class OpeningItem(Struct, frozen=True):

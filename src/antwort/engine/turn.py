@@ -31,7 +31,7 @@ from antwort.api.responses import (
     WebSearchUsage,
 )
 from antwort.api.token_estimate import estimate_item
-from antwort.engine.checkpoint.log import StepLog
+from antwort.engine.checkpoint.log import StepLog, copied
 from antwort.engine.checkpoint.replies import restore_reply, save_reply
 from antwort.engine.checkpoint.state import Checkpoint
 from antwort.engine.checkpoint.steps import (
@@ -68,6 +68,7 @@ from antwort.engine.ports import (
 from antwort.engine.reply.calls import WrittenCall
 from antwort.engine.reply.demand import CallDemand
 from antwort.engine.reply.queue import ReplyQueue
+from antwort.engine.reply.repairs import IN_PROGRESS, advice, check_not_withdrawn, narrowed, note_broken_calls
 from antwort.engine.truncate import CONTEXT_LENGTH_EXCEEDED, truncate_history
 
 _logger = logging.getLogger(__name__)
@@ -77,6 +78,7 @@ _UNFINISHED_COMPACTION = {"type": "compaction", "encrypted_content": ""}
 """A compaction item until its summary is written."""
 _REPLAYED_TYPES = ("message", "reasoning", "compaction")
 _MIN_OUTPUT_TOKENS = 16  # the smallest `max_output_tokens` that this server and a Responses upstream accept
+_NO_MORE_CALLS = "No more tool calls are allowed in this response. Answer with what you have."
 _INTERRUPTED = (
     "The server was stopped while this call ran. It may have run, completely or in part; its result is lost. It was "
     "not run again. Check what it has done before you repeat it."
@@ -155,7 +157,7 @@ class TurnLoop:
         """Advance a response that an earlier process has begun, from its checkpoint."""
         open_reply, begun, compaction = checkpoint.reply, checkpoint.begun, checkpoint.compaction
         reply = None if open_reply is None else restore_reply(open_reply, self._offer.owner)
-        self._narrow_offer()
+        self._offer = narrowed(self._offer, self._totals)
         if begun is not None:
             event = self._output.end(len(checkpoint.items), begun.item)
             yield Emit([event], self._complete(Step(self._totals, ended=EndedCall(begun.key, begun.text))))
@@ -176,17 +178,19 @@ class TurnLoop:
             if reply is None:
                 yield from self._compact_above_threshold()
                 reply = yield from self._read_reply()
+            is_last = bool(self._totals.only)
             finished = yield from self._end_reply(reply)
             if reply.is_cut:
                 return self._incomplete("max_output_tokens" if finished.reason == "length" else "content_filter")
-            if reply.awaits_client or not (reply.calls or reply.is_asked_again):
+            is_last |= reply.awaits_client and not self._may_repair()
+            if is_last or not (reply.calls or reply.is_asked_again):
                 yield from self._compact_above_threshold(finished.usage)
                 return self._completed()
             if (left := self._tokens_left()) is not None and left < _MIN_OUTPUT_TOKENS:
                 return self._incomplete("max_output_tokens")
             self._totals.is_choice_met |= reply.has_hosted_calls and self._totals.turns > 0  # the model's, not approved
             self._totals.is_client_only |= not self._may_run_more()
-            self._narrow_offer()
+            self._offer = narrowed(self._offer, self._totals)
             reply = None
         return self._incomplete("max_messages")
 
@@ -197,7 +201,7 @@ class TurnLoop:
         self._checkpoint = checkpoint
         self._log.continue_from(checkpoint)
         self.response.status = "in_progress"
-        self._totals = msgspec.structs.replace(checkpoint.totals)
+        self._totals = copied(checkpoint.totals)
         self._count_web_requests(0)
         self._demand = CallDemand(self.response.model, self._totals.missed_demands)
         self._output.output = [*checkpoint.output]
@@ -309,6 +313,8 @@ class TurnLoop:
         for key, whole in enumerate(approved):
             call = WrittenCall(whole.name, whole.call_id, self._offer.owner.get(whole.name))
             call.refusal = "" if call.owner else f"There is no tool '{call.name}'."
+            if call.is_hosted and not self._may_run_more():
+                call.refusal = _NO_MORE_CALLS
             call.feed(whole.arguments)
             self._totals.hosted_calls += call.is_hosted
             reply.add_call(CallPiece(key), call)
@@ -357,13 +363,20 @@ class TurnLoop:
         written = range(reply.first_index, self._output.next_index)
         entries: list[HistoryEntry] = [at for at in written if self._output.output[at]["type"] in _REPLAYED_TYPES]
         entries += [{"role": "assistant", "content": dropped}] if dropped else []
-        made = [call for call in reply.calls.values() if not (call.is_client_side or call.awaits_client)]
+        note_broken_calls(self._totals, reply)
+        made = reply.made_calls(for_client=IN_PROGRESS if self._totals.only else None)
         entries += [call.as_function_call().raw for call in made]
         entries += [call.as_output().raw for call in made]  # behind all calls
         entries += [item.raw for item in self._demand.repeat(self._offer, reply)] if is_missed else []
         self._append_history(entries)
         self._log.add_history(entries)
         return reply.finished
+
+    def _may_repair(self) -> bool:
+        """Whether the model is asked for broken calls, although the client has calls to run."""
+        left = self._tokens_left()
+        has_tokens = left is None or left >= _MIN_OUTPUT_TOKENS
+        return bool(self._totals.only) and has_tokens and self._totals.turns < self._max_turns
 
     def _first_piece(self) -> Generator[Command, Any, Piece]:
         """Send the request; with a compacted or truncated history where it is too long and the request allows it."""
@@ -511,6 +524,7 @@ class TurnLoop:
 
     def _new_call(self, piece: CallPiece, reply: ReplyQueue) -> WrittenCall:
         """Decide who runs a call, or why it is refused."""
+        check_not_withdrawn(self._offer, piece.name, self.response.model)
         call = WrittenCall(piece.name, _valid_call_id(piece.call_id), self._offer.owner.get(piece.name))
         match call.owner:
             case _ if reply.has_accepted_call and not self.response.parallel_tool_calls:
@@ -522,7 +536,7 @@ class TurnLoop:
             case None:
                 call.refusal = f"There is no tool '{call.name}'."
             case owner if not (is_run_by_client(owner) or self._may_run_more()):
-                call.refusal = "No more tool calls are allowed in this response. Answer with what you have."
+                call.refusal = _NO_MORE_CALLS
             case owner:
                 self._totals.hosted_calls += not is_run_by_client(owner)
                 reply.has_accepted_call = True
@@ -566,8 +580,9 @@ class TurnLoop:
         command = Open(WholeCall(call.name, call.call_id, arguments), owner.tool_index)
         opened = cast("GuardedCall | RefusedCall", (yield command))
         if isinstance(opened, RefusedCall):
-            call.refusal = opened.reason
-            self._totals.is_choice_met |= opened.is_final
+            call.refusal, call.is_broken = opened.reason, opened.is_broken
+            if call.is_broken:
+                call.refusal += f" {advice(self._totals, call.name)}"
             return None
         return opened
 
@@ -591,10 +606,12 @@ class TurnLoop:
             yield Emit(self._interrupt(call, "The reply was cut off before the call was run."))
         elif call.hosted is not None:
             done = yield from self._run_call(call, call.hosted, reply)
-            call.output, call.awaits_client = done.text, done.awaits_client
+            call.output, call.awaits_client, call.is_broken = done.text, done.awaits_client, done.is_broken
+            if call.is_broken:
+                call.output += f" {advice(self._totals, call.name)}"
             event = self._close_call(call, done.item)
             self._count_web_requests(done.web_requests)
-            ended = EndedCall(reply.key_of(call), done.text, done.awaits_client)
+            ended = EndedCall(reply.key_of(call), call.output, done.awaits_client, done.is_broken)
             saved = self._unsaved(reply)  # of a call that the client runs: no step precedes it
             yield Emit([event], self._complete(Step(self._totals, ended=ended, reply=saved)))
 
@@ -657,13 +674,6 @@ class TurnLoop:
     def _may_run_more(self) -> bool:
         limit = self.response.max_tool_calls
         return limit is None or self._totals.hosted_calls < limit
-
-    def _narrow_offer(self) -> None:
-        """For the next request: no forced choice after a hosted call, no hosted tools past `max_tool_calls`."""
-        if self._totals.is_choice_met:
-            self._offer = self._offer.with_auto_choice()
-        if self._totals.is_client_only:
-            self._offer = self._offer.client_only()
 
 
 def _interrupted(key: int, hosted: GuardedCall, *, early: bool = False) -> BegunCall:

@@ -8,7 +8,13 @@ import msgspec
 
 from antwort.api.items import Raw
 from antwort.engine.checkpoint.state import Checkpoint
-from antwort.engine.checkpoint.steps import HistoryEntry, Step
+from antwort.engine.checkpoint.steps import HistoryEntry, Step, Totals
+
+
+def copied(totals: Totals) -> Totals:
+    """A copy that does not change with them."""
+    lists = {name: [*getattr(totals, name)] for name in ("repaired", "withdrawn", "only")}
+    return msgspec.structs.replace(totals, **lists)
 
 
 class StepLog:
@@ -37,7 +43,7 @@ class StepLog:
         first, self._saved_items = self._saved_items, end
         return msgspec.structs.replace(
             step,
-            totals=msgspec.structs.replace(step.totals),
+            totals=copied(step.totals),
             items=[*output[first:end]],
             history=[] if step.compaction is not None else added,  # the window has replaced what was added
         )

@@ -21,7 +21,8 @@ def save_reply(reply: ReplyQueue) -> SavedReply:
         first_index=reply.first_index,
         usage=reply.finished.usage,
         calls=[
-            SavedCall(key, call.name, call.call_id, call.arguments, call.refusal) for key, call in reply.calls.items()
+            SavedCall(key, call.name, call.call_id, call.arguments, call.refusal, call.is_broken)
+            for key, call in reply.calls.items()
         ],
         waiting=[keys[id(one)] if isinstance(one, WrittenCall) else [*one] for one in reply.waiting],
     )
@@ -42,12 +43,13 @@ def restore_reply(open_reply: OpenReply, owners: Mapping[str, FunctionOwner]) ->
         is_saved=True,
     )
     for one in saved.calls:
-        call = WrittenCall(one.name, one.call_id, owners.get(one.name), one.refusal)
+        call = WrittenCall(one.name, one.call_id, owners.get(one.name), one.refusal, is_broken=one.is_broken)
         reply.calls[one.key] = call
         if one.key in open_reply.outputs:
             call.output = open_reply.outputs[one.key]
             call.is_begun = True
             call.awaits_client = one.key in open_reply.awaiting
+            call.is_broken = one.key in open_reply.broken
         elif (begun := open_reply.beside.get(one.key)) is not None:
             call.interrupted = begun
         elif call.owner is None and not call.refusal:

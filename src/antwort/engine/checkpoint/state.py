@@ -33,6 +33,8 @@ class OpenReply:
     """What the model reads of the calls that have ended, by their keys."""
     awaiting: set[int] = field(default_factory=set[int])
     """The keys of those that wait for the client."""
+    broken: set[int] = field(default_factory=set[int])
+    """The keys of those with malformed arguments."""
     beside: dict[int, BegunCall] = field(default_factory=dict[int, BegunCall])
     """Calls that were started, by their keys, whose items have not begun."""
     last: int = -1
@@ -102,3 +104,5 @@ def _apply(state: Checkpoint, stored: StoredStep) -> None:
         state.reply.outputs[call.key] = call.text
         if isinstance(call, EndedCall) and call.awaits_client:
             state.reply.awaiting.add(call.key)
+        if isinstance(call, EndedCall) and call.is_broken:
+            state.reply.broken.add(call.key)

@@ -36,6 +36,12 @@ class Totals(Struct, omit_defaults=True):
     """A forced `tool_choice` is forced no more."""
     is_client_only: bool = False
     """Hosted functions are not offered any more."""
+    repaired: list[str] = field(default_factory=list[str])
+    """Functions whose broken calls the model was asked to make again."""
+    withdrawn: list[str] = field(default_factory=list[str])
+    """Those whose calls were broken again: they are not offered any more."""
+    only: list[str] = field(default_factory=list[str])
+    """The functions that are offered in the last request, if the client has calls to run already."""
 
 
 class SavedCall(Struct, omit_defaults=True):
@@ -46,6 +52,7 @@ class SavedCall(Struct, omit_defaults=True):
     call_id: str
     arguments: str = ""
     refusal: str = ""
+    is_broken: bool = False
 
 
 class SavedReply(Struct, omit_defaults=True):
@@ -78,6 +85,7 @@ class EndedCall(Struct, omit_defaults=True):
     text: str
     awaits_client: bool = False
     """The client has to act before the model reads of the call."""
+    is_broken: bool = False
 
 
 class SavedCompaction(Struct, omit_defaults=True):

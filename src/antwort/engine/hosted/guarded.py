@@ -78,10 +78,10 @@ class Opening(NamedTuple):
 
 
 class RefusedCall(NamedTuple):
-    """A call that its tool has refused: why, and whether the model is not to make it again."""
+    """A call that its tool has refused: why, and whether its arguments are malformed."""
 
     reason: str
-    is_final: bool
+    is_broken: bool
 
 
 class HostedTools:
@@ -119,7 +119,7 @@ class HostedTools:
             try:
                 opened = await tool.open(call.name, call.call_id, call.arguments)
             except CallRefused as refused:
-                return RefusedCall(refused.reason, refused.is_final)
+                return RefusedCall(refused.reason, refused.is_broken)
             item = {**opened.item}
             _check_item(item)
             return GuardedCall(tool_type, item, opened)

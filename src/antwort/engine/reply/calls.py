@@ -36,6 +36,8 @@ class WrittenCall:
     is_ended: bool = False
     awaits_client: bool = False
     """It has ended, and the client has to act: its output comes with a later request."""
+    is_broken: bool = False
+    """Its arguments are malformed: the model may make it again once."""
     client_call: OpenCall | None = None
     hosted: GuardedCall | None = None
     is_started: bool = False

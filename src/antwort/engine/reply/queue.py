@@ -48,6 +48,17 @@ class ReplyQueue:
     def has_hosted_calls(self) -> bool:
         return any(call.is_hosted for call in self.calls.values())
 
+    def made_calls(self, *, for_client: str | None) -> list[WrittenCall]:
+        """The calls that the model reads of in this response. `for_client` is the output of those of the client."""
+        made: list[WrittenCall] = []
+        for call in self.calls.values():
+            if call.is_client_side or call.awaits_client:
+                if for_client is None:
+                    continue
+                call.output = for_client
+            made.append(call)
+        return made
+
     def key_of(self, call: WrittenCall) -> int:
         """The index of a call in the reply."""
         if len(self._keys) < len(self.calls):  # a search for each of many calls would be quadratic

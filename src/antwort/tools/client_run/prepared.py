@@ -54,13 +54,13 @@ class PreparedClientTool(ToolDefaults):
     def __init__(self, spec: FunctionSpec, read_call: ReadCall) -> None:
         self.specs = (spec,)
         self._read_call = read_call
-        self._broken_calls = 0
 
     async def open(self, name: str, call_id: str, arguments: str) -> HostedCall:
+        del name
         try:
             item = await read_in_thread_if_long(arguments, lambda written: self._read_call(call_id, written))
         except InvalidArguments as error:
-            raise self._refusal(name, str(error)) from error
+            raise CallRefused(f"Nothing was done: {error}.", is_broken=True) from error
         return ClientToolCall(item)
 
     def annotator(self) -> TextAnnotator:
@@ -69,17 +69,6 @@ class PreparedClientTool(ToolDefaults):
     def lease(self) -> AbstractContextManager[object]:
         """Holds nothing."""
         return nullcontext()
-
-    def _refusal(self, name: str, problem: str) -> CallRefused:
-        """A broken call may be made again once in a response."""
-        self._broken_calls += 1
-        if self._broken_calls > 1:
-            return CallRefused(
-                f"Nothing was done: {problem}. Do not call '{name}' again. Answer without it, and say what you could "
-                "not do.",
-                is_final=True,
-            )
-        return CallRefused(f"Nothing was done: {problem}. Make this call again, complete and corrected.")
 
 
 class ClientToolCall(CallDefaults):

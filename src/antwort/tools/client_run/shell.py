@@ -128,7 +128,8 @@ class PreparedLocalShell(PreparedClientTool):
 class StreamedShellCall(CallDefaults):
     """A call whose commands the client gets while the model writes them.
 
-    Those that the model has written to their end are sent to the client, whatever follows them.
+    Those that the model has written to their end are sent to the client, whatever follows them. Empty ones are left
+    out. A call with too many commands is not for the client: it ends as incomplete.
     """
 
     def __init__(self, call_id: str) -> None:
@@ -137,6 +138,9 @@ class StreamedShellCall(CallDefaults):
         self._arguments: list[str] = []
         self._commands: list[str] = []
         self._parts: list[str] = []
+        self._is_shown = False
+        """The command that is being written is not empty."""
+        self._has_too_many = False
 
     @property
     def item(self) -> dict[str, Any]:
@@ -150,17 +154,24 @@ class StreamedShellCall(CallDefaults):
         return [event for part in self._reader.feed(delta) for event in self._part_events(part)]
 
     def _part_events(self, part: ListItem) -> Iterator[Progress]:
-        if part.index >= MAX_COMMANDS:
-            return
         if not part.text and not part.is_end:
-            yield _event("added", part.index, command="")
+            self._parts, self._is_shown = [], False
+        index = len(self._commands)
+        if index >= MAX_COMMANDS:
+            self._has_too_many |= bool(part.text.strip())
+            return
         self._parts.append(part.text)
-        for text in deltas(part.text):
-            yield _event("delta", part.index, delta=text)
+        text = part.text
+        if not self._is_shown and text.strip():
+            self._is_shown, text = True, "".join(self._parts)
+            yield _event("added", index, command="")
+        if not self._is_shown:
+            return
+        for piece in deltas(text):
+            yield _event("delta", index, delta=piece)
         if part.is_end:
             self._commands.append("".join(self._parts))
-            self._parts = []
-            yield _event("done", part.index, command=self._commands[-1])
+            yield _event("done", index, command=self._commands[-1])
 
     async def run(self) -> AsyncGenerator[Progress | ToolDone, None]:
         try:
@@ -169,10 +180,13 @@ class StreamedShellCall(CallDefaults):
             given, problem = ShellArguments([]), str(error)
         else:
             problem = ""
-        if self._commands:
+        if self._has_too_many:
+            problem = f"more than {MAX_COMMANDS} commands in one call; write a script instead"
+        elif self._commands:
             yield ToolDone(_done(self._begun, self._commands, given), "", awaits_client=True)
-        else:
-            yield self.failed(f"Nothing was done: {problem}.")
+            return
+        failed = self.failed(f"Nothing was done: {problem}.")
+        yield msgspec.structs.replace(failed, is_broken=True)
 
     def failed(self, reason: str) -> ToolDone:
         item = _done(self._begun, self._commands, ShellArguments([]))

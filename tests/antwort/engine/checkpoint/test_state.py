@@ -9,7 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 from fixtures_sealing import tenant_sealer
-from fixtures_turn import ClientRunTools, OpeningTools, PairTools, SharedTools, TurnRunner, check_grammar, used
+from fixtures_turn import (
+    ClientRunTools,
+    CommandTools,
+    OpeningTools,
+    PairTools,
+    SharedTools,
+    TurnRunner,
+    check_grammar,
+    used,
+)
 
 from antwort.api.events import FINAL_EVENTS, AnyEvent
 from antwort.api.items import Item, read
@@ -154,6 +163,15 @@ CLIENT_RUN = (
     [search(0, "broken"), used(2)],
     [TextPiece("Again. "), search(0, "one"), add(1, "call_a"), search(2, "two"), used(2)],
 )
+REPAIRED = (
+    [search(0, "one"), search(1, "broken"), add(2, "call_a"), search(3, "broken"), used(2)],
+    [TextPiece("Again. "), search(0, "two"), search(1, "three"), used(2)],
+)
+BROKEN_TWICE = (
+    [search(0, "one"), search(1, "broken"), used(2)],
+    [search(0, "broken"), TextPiece("Hm."), used(2)],
+)
+NOT_AGAIN = ([search(0, "broken"), used(2)], [search(0, "broken"), used(2)], [TextPiece("No."), used(2)])
 LIMITED = (
     [search(0, "one"), search(1, "two"), search(2, "three"), used(2)],
     [search(0, "four"), used(2)],
@@ -192,6 +210,11 @@ SCENARIOS: dict[str, tuple[dict[str, Any], Replies, dict[str, Any]]] = {
     "calls of two items": ({}, TWO_TURNS, {"tools": PairTools}),
     "several calls of two items": ({}, SEVERAL_CALLS, {"tools": PairTools}),
     "calls run by the client": ({}, CLIENT_RUN, {"tools": ClientRunTools}),
+    "repaired calls": ({}, REPAIRED, {"tools": ClientRunTools}),
+    "calls that are broken twice": ({}, BROKEN_TWICE, {"tools": ClientRunTools}),
+    "repaired commands": ({}, REPAIRED, {"tools": CommandTools}),
+    "commands that are broken twice": ({}, BROKEN_TWICE, {"tools": CommandTools}),
+    "commands that are not made again": ({}, NOT_AGAIN, {"tools": CommandTools}),
     "approved calls": ({}, TWO_TURNS, {"tools": OpeningTools}),
     "compaction": ({}, TWO_TURNS, {"history": long_input(), "compaction": compacting()}),
     "compaction twice": (
@@ -214,7 +237,11 @@ SCENARIOS: dict[str, tuple[dict[str, Any], Replies, dict[str, Any]]] = {
     "failure": ({}, (TWO_TURNS[0], [TextPiece("Half"), ModelFault("It is gone.")]), {}),
 }
 
-WITHOUT_RUNS = ("triggered compaction", "compaction before a missed call", "calls run by the client")
+WITHOUT_RUNS = (
+    "triggered compaction",
+    "compaction before a missed call",
+    *(name for name, (_, _, options) in SCENARIOS.items() if options.get("tools") in (ClientRunTools, CommandTools)),
+)
 STATUSES = {
     "max_turns": "incomplete",
     "max_output_tokens": "incomplete",

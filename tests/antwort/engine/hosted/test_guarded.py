@@ -125,18 +125,18 @@ def hosted(*tools: BuggyTool) -> HostedTools:
 
 
 class RefusingTool(BuggyTool):
-    """Refuses every call, the second one for good."""
+    """Refuses every call, the second one because it is broken."""
 
     async def open(self, name, call_id, arguments):
         del name, arguments
-        raise CallRefused(f"Not {call_id}.", is_final=call_id == "call_2")
+        raise CallRefused(f"Not {call_id}.", is_broken=call_id == "call_2")
 
 
 async def test_a_refused_call_has_a_reason_and_no_item():
     tools = hosted(RefusingTool())
     refused = [await tools.open(0, WholeCall("file_search", call_id, "{}")) for call_id in ("call_1", "call_2")]
 
-    assert refused == [RefusedCall("Not call_1.", is_final=False), RefusedCall("Not call_2.", is_final=True)]
+    assert refused == [RefusedCall("Not call_1.", is_broken=False), RefusedCall("Not call_2.", is_broken=True)]
 
 
 async def run_call(tool: BuggyTool):
