@@ -11,7 +11,10 @@ from msgspec import Meta, Struct, field
 _LABEL_RE: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
 _URL_RE: Final = re.compile(r"https?://[^\s/?#@]+(?:[/?][^\s#]*)?")
 _OF_A_URL: Final = ("authorization_env", "headers_env")
-_OF_A_COMMAND: Final = ("folders", "writable_folders", "network", "environment", "environment_from")
+_OF_A_COMMAND: Final = (
+    *("folders", "writable_folders", "network", "environment", "environment_from"),
+    *("max_memory", "max_processes"),
+)
 
 
 class McpServerSettings(Struct, kw_only=True, forbid_unknown_fields=True):
@@ -28,6 +31,10 @@ class McpServerSettings(Struct, kw_only=True, forbid_unknown_fields=True):
     """The environment variable that holds the bearer token of the server."""
     headers_env: dict[str, str] = field(default_factory=dict[str, str])
     """HTTP headers, each with the environment variable that holds its value."""
+    max_memory: Annotated[int, Meta(ge=16 * 1024 * 1024)] | None = None
+    """Bytes of memory of the program: of each of its processes, and of all of them where there are cgroups."""
+    max_processes: Annotated[int, Meta(ge=1, le=100_000)] | None = None
+    """Processes and threads of the program."""
     folders: list[str] = field(default_factory=list[str])
     """Folders that the program can read."""
     writable_folders: list[str] = field(default_factory=list[str])

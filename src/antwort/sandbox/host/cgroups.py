@@ -41,6 +41,10 @@ class CgroupsUnavailable(Exception):
 class Cgroup(Protocol):
     """The cgroup of one container."""
 
+    def add(self, pids: list[int]) -> None:
+        """Move processes into it; their children are born in it."""
+        ...
+
     def limit(self, limits: ContainerLimits) -> None: ...
 
     def out_of_memory(self) -> bool:
@@ -234,6 +238,10 @@ class _CgroupDirectories:
         self._directories = directories
         self._events = events
         self._files = files
+
+    def add(self, pids: list[int]) -> None:
+        for directory in self._directories:
+            _attach(directory, pids)
 
     def limit(self, limits: ContainerLimits) -> None:
         for directory, files in zip(self._directories, self._files(limits), strict=True):

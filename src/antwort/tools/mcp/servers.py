@@ -118,6 +118,8 @@ def _target(server: McpServerSettings, environment: Mapping[str, str]) -> Target
             folders=tuple(server.folders),
             writable_folders=tuple(server.writable_folders),
             has_network=server.network,
+            max_memory=server.max_memory,
+            max_processes=server.max_processes,
         )
     headers = {name.lower(): environment[variable] for name, variable in server.headers_env.items()}
     if server.authorization_env is not None:

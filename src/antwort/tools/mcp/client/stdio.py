@@ -2,6 +2,8 @@
 
 The program sees a read-only `/usr`, an empty `/tmp`, and the folders of its configuration at their own paths. It has no
 network unless the configuration says so, an environment of its own, no capabilities, and it ends with the session.
+Its memory, processes and files are limited like those of a container: by rlimits, and by a cgroup where the server may
+use one without moving its own processes.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import signal
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
@@ -24,7 +27,11 @@ from mcp.shared.message import SessionMessage
 
 from antwort.sandbox.errors import CannotStart
 from antwort.sandbox.host.bubblewrap import Launch, MountArguments
+from antwort.sandbox.host.cgroups import Cgroup, CgroupsUnavailable, detect
 from antwort.sandbox.host.probe import UIDS
+from antwort.sandbox.host.process import descendants
+from antwort.sandbox.jail.rlimits import MAX_OPEN_FILES
+from antwort.sandbox.limits import ContainerLimits
 from antwort.tools.mcp.client.targets import (
     INTERNAL_ERROR,
     SessionLimits,
@@ -41,6 +48,13 @@ Outgoing: TypeAlias = MemoryObjectReceiveStream[SessionMessage]
 _EXIT_TIMEOUT: Final = 2.0
 _MAX_STDERR: Final = 4_000
 _NETWORK_FILES: Final = ("/etc/resolv.conf", "/etc/ssl", "/usr/share/ca-certificates")
+_BLOCK: Final = 512
+_LIMIT_SCRIPT: Final = (
+    'ulimit -c 0; ulimit -d "$1"; ulimit -f "$3"; ulimit -n "$4"; '
+    '(ulimit -u "$2") 2>/dev/null && ulimit -u "$2" || ulimit -p "$2"; '
+    'shift 4; exec "$@"'
+)
+"""Shells name the limit of processes `-u` or `-p`. A limit that fails is lower already."""
 _PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 
@@ -51,7 +65,7 @@ async def stdio_transport(
     tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 ]:
     """A transport of the SDK: starts the program, and kills it with all of its children in the end."""
-    process = await _start(target, limits)
+    process, cgroup = await _start(target, limits)
     incoming_writer, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, outgoing_reader = anyio.create_memory_object_stream[SessionMessage](0)
     stderr = asyncio.create_task(_read_stderr(process))
@@ -65,10 +79,26 @@ async def stdio_transport(
                 group.cancel_scope.cancel()
     finally:
         await asyncio.shield(_end(process, stderr, target))
+        if cgroup is not None:
+            await asyncio.to_thread(cgroup.release)
 
 
-def jailed(target: StdioTarget, uid: int | None) -> Launch:
-    """The command line of the program in its jail. With a `uid` (the server is root), root is dropped first."""
+def limits_of(target: StdioTarget) -> ContainerLimits:
+    """The limits of the program, by default those of a container."""
+    default = ContainerLimits()
+    return replace(
+        default,
+        memory_bytes=target.max_memory or default.memory_bytes,
+        processes=target.max_processes or default.processes,
+    )
+
+
+def jailed(target: StdioTarget, uid: int | None, wait_for: int | None = None) -> Launch:
+    """The command line of the program in its jail. With a `uid` (the server is root), root is dropped first.
+
+    The rlimits are set inside, since the limit of processes is that of a user namespace.
+    """
+    limits = limits_of(target)
     tree = MountArguments()
     tree.read_only(Path("/usr"), "/usr")
     for name in ("bin", "sbin", "lib", "lib32", "lib64"):
@@ -80,18 +110,25 @@ def jailed(target: StdioTarget, uid: int | None) -> Launch:
     for folder in target.writable_folders:
         tree.writable(Path(folder), folder)
     environment = {"PATH": _PATH, "HOME": "/tmp", "LANG": "C.UTF-8", **dict(target.environment)}  # noqa: S108 - its own
-    return tree.launch(list(target.command), environment, uid, network=target.has_network)
+    values = (limits.memory_bytes // 1024, limits.processes, limits.disk_bytes // _BLOCK, MAX_OPEN_FILES)
+    inside = ["/bin/sh", "-c", _LIMIT_SCRIPT, "sh", *map(str, values), *target.command]
+    return tree.launch(
+        inside, environment, uid, network=target.has_network, wait_for=wait_for, tmp_bytes=limits.disk_bytes
+    )
 
 
-async def _start(target: StdioTarget, limits: SessionLimits) -> Process:
+async def _start(target: StdioTarget, limits: SessionLimits) -> tuple[Process, Cgroup | None]:
+    """Start the program, and let it run when it is in its cgroup, if it gets one."""
     for folder in (*target.folders, *target.writable_folders):
         if not await asyncio.to_thread(Path(folder).is_dir):
             _logger.error("the folder %s of the MCP server %s does not exist", folder, target.command[0])
             raise unreachable("the server's program could not be started")
+    waiting, go = os.pipe()
     try:
-        launch = await asyncio.to_thread(jailed, target, UIDS[-3] if os.geteuid() == 0 else None)
+        launch = await asyncio.to_thread(jailed, target, UIDS[-3] if os.geteuid() == 0 else None, waiting)
+        waiting = -1  # the launch closes it
         try:
-            return await asyncio.create_subprocess_exec(
+            process = await asyncio.create_subprocess_exec(
                 *launch.argv,
                 stdin=PIPE,
                 stdout=PIPE,
@@ -104,9 +141,42 @@ async def _start(target: StdioTarget, limits: SessionLimits) -> Process:
             )
         finally:
             launch.close()
+        try:
+            cgroup = await asyncio.to_thread(_limit, process.pid, limits_of(target))
+        except BaseException:
+            process.kill()
+            raise
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which the reader notices
+            os.write(go, b"1")
     except (CannotStart, OSError) as error:
         _logger.error("the MCP server %s could not be started: %s", target.command[0], error)  # noqa: TRY400 - no trace
         raise unreachable("the server's program could not be started") from error
+    finally:
+        for descriptor in (waiting, go):
+            if descriptor >= 0:
+                os.close(descriptor)
+    return process, cgroup
+
+
+def _limit(pid: int, limits: ContainerLimits) -> Cgroup | None:
+    """Move the program, which does not run yet, into a cgroup; None where there is none. Blocks."""
+    try:
+        manager = detect()
+        if manager.must_move:
+            return None
+        manager.claim()
+        cgroup = manager.create([])
+    except (CgroupsUnavailable, OSError):
+        return None
+    try:
+        cgroup.limit(limits)
+        for _ in range(2):  # a child that was born meanwhile is found the second time
+            cgroup.add(descendants(pid))
+    except OSError as error:
+        _logger.warning("the cgroup of an MCP server cannot be used: %s", error)
+        cgroup.release()
+        return None
+    return cgroup
 
 
 async def _read(process: Process, incoming: Incoming) -> None:

@@ -37,6 +37,9 @@ class StdioTarget:
     """Folders of the host that the program can read, at the same path."""
     writable_folders: tuple[str, ...] = ()
     has_network: bool = False
+    max_memory: int | None = None
+    """Bytes. Default: that of a container."""
+    max_processes: int | None = None
 
 
 Target: TypeAlias = HttpTarget | StdioTarget

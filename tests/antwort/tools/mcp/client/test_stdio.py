@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import sys
@@ -97,6 +98,25 @@ async def test_a_program_that_ends_fails_its_call_and_is_started_again(client, p
 
     assert caught.value.kind == "mcp_protocol_error"
     assert (await client.call_tool("t", target, "flood", {"size": 3})).text == "xxx"
+
+
+async def test_a_program_that_needs_too_much_harms_only_itself(client, program):
+    target, other = program(), program(max_memory=1 << 28, max_processes=40)
+
+    async def call(target, name: str, **arguments):
+        return await client.call_tool("t", target, name, arguments)
+
+    assert (await call(target, "flood", size=3)).text == "xxx"
+    count, reason = (await call(other, "fork")).text.split(": ")
+    assert (0 < int(count) < 40, reason) == (True, "Resource temporarily unavailable")
+    count, reason = (await call(target, "fork")).text.split(": ")
+    assert 40 < int(count) < 128
+    with contextlib.suppress(McpFault):  # where there is a cgroup, the kernel has ended it
+        assert (await call(target, "allocate", size=2 << 30)).error_content
+    count, reason = (await call(program(environment=(("N", "1"),)), "fill")).text.split(": ")
+    assert (256 <= int(count) <= 512, reason) == (True, "No space left on device")
+    assert (await call(target, "flood", size=3)).text == "xxx"
+    assert (await call(program(environment=(("N", "2"),)), "allocate", size=1 << 20)).text == str(1 << 20)
 
 
 async def test_a_message_that_is_too_long_ends_the_session(open_client, program):
