@@ -189,6 +189,26 @@ def test_doctor_checks_models_and_storage_without_creating_files(run):
     assert "models.m.script" in run("doctor", "--config", "antwort.yaml").output
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the jail needs Linux")
+def test_doctor_checks_the_jails_of_mcp_servers(run):
+    Path("script.yaml").write_text("answers: []")
+    servers = """
+      crm: {url: https://crm.example/mcp}
+      notes: {command: [sh, -c, 'exit 3']}
+      lost: {command: [no-such-program]}
+      gone: {command: [sh], folders: [/no/such/folder]}
+    """
+    Path("antwort.yaml").write_text(
+        f"models: {{m: {{kind: scripted, script: script.yaml}}}}\nproviders:\n  mcp:\n    servers:{servers}"
+    )
+    output = run("doctor", "--config", "antwort.yaml").output
+
+    assert "mcp            servers by URL; configured: crm, gone (program in a jail)" in output
+    assert "notes: its jail works" in output
+    assert "lost: cannot be started: there is no program no-such-program in its jail" in output
+    assert "gone: cannot be started: the folder /no/such/folder does not exist" in output
+
+
 @pytest.mark.parametrize(
     "arguments, config, message",
     [

@@ -11,6 +11,9 @@ from fixtures_mcp import mcp_server
 from fixtures_server import Server
 
 from antwort.config import ConfigError, parse
+from weakincentives.adapters.openai import McpConfig, OpenAIAdapter, OpenAIMcpSection
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
+from weakincentives.runtime import Session
 
 PROGRAM = Path(__file__).parents[1] / "support" / "mcp_stdio_program.py"
 NEVER = {"type": "mcp", "require_approval": "never"}
@@ -74,6 +77,12 @@ def test_a_server_of_the_configuration_gets_its_credentials_and_may_be_private(t
             response = client.responses.create(
                 model="scripted", input="customer 7", tools=[{**NEVER, "server_label": "crm"}]
             )
+
+            section = OpenAIMcpSection(default_params=McpConfig(server_label="crm", require_approval="never"))
+            task = MarkdownSection(title="Task", key="task", template="customer 7")
+            prompt = Prompt(PromptTemplate(ns="mcp", key="crm", sections=[task, section]))
+            with OpenAIAdapter(model="scripted", client=client) as adapter:
+                assert adapter.evaluate(prompt, session=Session()).text == "I read: Ada Lovelace"
         assert "hunter2" not in response.to_json() + running.server.read_log()
 
     assert response.output_text == "I read: Ada Lovelace"

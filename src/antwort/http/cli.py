@@ -259,6 +259,7 @@ def _check_server(config: Path | None) -> bool:
     from antwort.http.server import describe_keys  # noqa: PLC0415 - likewise slow
     from antwort.storage import UnusableStore, display_url, inspect_store  # noqa: PLC0415 - likewise slow
     from antwort.telemetry import configure_logging  # noqa: PLC0415 - likewise slow
+    from antwort.tools.mcp import check_mcp  # noqa: PLC0415 - likewise slow
 
     configure_logging("error", "text")  # the results are printed below; errors say why a model does not start
     try:
@@ -267,12 +268,15 @@ def _check_server(config: Path | None) -> bool:
         authenticator = open_authenticator(settings)
         is_working = asyncio.run(_check_models(settings))
         storage = inspect_store(settings.storage.url, settings.storage.blobs, settings.storage.object_store)
+        mcp = check_mcp(settings, os.environ)
         sealing = _sealing_state(compaction_keys_path(settings))
     except (ConfigError, PrivateFileError, UnusableStore) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"storage        {storage}: {display_url(settings.storage.url)}")
     click.echo(f"keys           {describe_keys(authenticator, settings)}")
     click.echo(f"sealing keys   {sealing}: {compaction_keys_path(settings)}")
+    for at, line in enumerate(mcp):
+        click.echo(f"{'' if at else 'mcp':<15}{line}")
     return is_working
 
 

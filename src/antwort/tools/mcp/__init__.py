@@ -12,6 +12,6 @@ client       sessions with MCP servers, on the official SDK
 
 from __future__ import annotations
 
-from antwort.tools.mcp.provider import McpProvider, OpenedMcp, open_mcp
+from antwort.tools.mcp.provider import McpProvider, OpenedMcp, check_mcp, open_mcp
 
-__all__ = ["McpProvider", "OpenedMcp", "open_mcp"]
+__all__ = ["McpProvider", "OpenedMcp", "check_mcp", "open_mcp"]

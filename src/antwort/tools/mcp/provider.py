@@ -15,6 +15,7 @@ from antwort.api.tools import McpTool, ToolDeclaration
 from antwort.config import Config, ConfigError
 from antwort.engine.ports import ToolContext
 from antwort.extras import install_command
+from antwort.mcp_settings import McpSettings
 from antwort.sealing import Sealer
 from antwort.tools.mcp.approvals import Approvals
 from antwort.tools.mcp.client import McpClient, McpFault, SessionLimits, Target, ToolListing
@@ -138,15 +139,8 @@ def open_mcp(
     A server that requires no key accepts loopback clients only: these reach loopback without it, too.
     """
     settings = config.providers.mcp
-    if settings.enabled is False:
-        return OpenedMcp(None, "off, as the configuration says")
-    if find_spec("mcp") is None or find_spec("mcp_types") is None:
-        if settings.enabled or settings.servers:
-            raise ConfigError(f"providers.mcp: needs the extra `mcp`: {install_command('mcp')}")
-        return OpenedMcp(None, f"off: needs the extra `mcp`: {install_command('mcp')}")
-    for label, server in settings.servers.items():
-        if missing := sorted(server.variables - environment.keys()):
-            raise ConfigError(f"providers.mcp.servers.{label}: the environment variable {missing[0]} is not set")
+    if (reason := _why_off(settings, environment)) is not None:
+        return OpenedMcp(None, reason)
     limits = SessionLimits(
         timeout=settings.timeout,
         connect_timeout=settings.connect_timeout,
@@ -157,6 +151,37 @@ def open_mcp(
     servers = McpServers(settings, environment, lambda: not requires_key())
     provider = McpProvider(McpClient(limits), servers, Approvals(sealer))
     return OpenedMcp(provider, _description(config, servers))
+
+
+def check_mcp(config: Config, environment: Mapping[str, str]) -> list[str]:
+    """What the configuration says, and for each program whether it can be started in its jail. Starts none. Blocks."""
+    if (reason := _why_off(config.providers.mcp, environment)) is not None:
+        return [reason]
+    from antwort.tools.mcp.client.jail import problem_of_jail  # noqa: PLC0415 - `antwort doctor` only
+
+    servers = McpServers(config.providers.mcp, environment, lambda: False)
+    problems = {label: problem_of_jail(target) for label, target in servers.programs.items()}
+    return [
+        _description(config, servers),
+        *(
+            f"{label}: {'its jail works' if one is None else f'cannot be started: {one}'}"
+            for label, one in problems.items()
+        ),
+    ]
+
+
+def _why_off(settings: McpSettings, environment: Mapping[str, str]) -> str | None:
+    """Why the tool is off; `ConfigError` if the configuration needs what is not there."""
+    if settings.enabled is False:
+        return "off, as the configuration says"
+    if find_spec("mcp") is None or find_spec("mcp_types") is None:
+        if settings.enabled or settings.servers:
+            raise ConfigError(f"providers.mcp: needs the extra `mcp`: {install_command('mcp')}")
+        return f"off: needs the extra `mcp`: {install_command('mcp')}"
+    for label, server in settings.servers.items():
+        if missing := sorted(server.variables - environment.keys()):
+            raise ConfigError(f"providers.mcp.servers.{label}: the environment variable {missing[0]} is not set")
+    return None
 
 
 def _description(config: Config, servers: McpServers) -> str:

@@ -42,6 +42,11 @@ class McpServers:
     def labels(self) -> list[str]:
         return sorted(self._configured)
 
+    @property
+    def programs(self) -> dict[str, StdioTarget]:
+        """The servers that are programs, by label."""
+        return {label: one for label, one in self._configured.items() if isinstance(one, StdioTarget)}
+
     def settings_of(self, tool: McpTool) -> McpServerSettings | None:
         """The settings of a server of the configuration; None of one that the request names by its URL."""
         return self._settings.servers.get(tool.server_label) if tool.server_url is None else None

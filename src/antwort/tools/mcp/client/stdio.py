@@ -16,8 +16,6 @@ import signal
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
-from pathlib import Path
 from typing import Final, TypeAlias
 
 import anyio
@@ -26,12 +24,10 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 
 from antwort.sandbox.errors import CannotStart
-from antwort.sandbox.host.bubblewrap import Launch, MountArguments
 from antwort.sandbox.host.cgroups import Cgroup, CgroupsUnavailable, detect
-from antwort.sandbox.host.probe import UIDS
 from antwort.sandbox.host.process import descendants
-from antwort.sandbox.jail.rlimits import MAX_OPEN_FILES
 from antwort.sandbox.limits import ContainerLimits
+from antwort.tools.mcp.client.jail import jailed, limits_of, missing_folder
 from antwort.tools.mcp.client.targets import (
     INTERNAL_ERROR,
     SessionLimits,
@@ -47,15 +43,6 @@ Outgoing: TypeAlias = MemoryObjectReceiveStream[SessionMessage]
 
 _EXIT_TIMEOUT: Final = 2.0
 _MAX_STDERR: Final = 4_000
-_NETWORK_FILES: Final = ("/etc/resolv.conf", "/etc/ssl", "/usr/share/ca-certificates")
-_BLOCK: Final = 512
-_LIMIT_SCRIPT: Final = (
-    'ulimit -c 0; ulimit -d "$1"; ulimit -f "$3"; ulimit -n "$4"; '
-    '(ulimit -u "$2") 2>/dev/null && ulimit -u "$2" || ulimit -p "$2"; '
-    'shift 4; exec "$@"'
-)
-"""Shells name the limit of processes `-u` or `-p`. A limit that fails is lower already."""
-_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 
 @asynccontextmanager
@@ -83,49 +70,15 @@ async def stdio_transport(
             await asyncio.to_thread(cgroup.release)
 
 
-def limits_of(target: StdioTarget) -> ContainerLimits:
-    """The limits of the program, by default those of a container."""
-    default = ContainerLimits()
-    return replace(
-        default,
-        memory_bytes=target.max_memory or default.memory_bytes,
-        processes=target.max_processes or default.processes,
-    )
-
-
-def jailed(target: StdioTarget, uid: int | None, wait_for: int | None = None) -> Launch:
-    """The command line of the program in its jail. With a `uid` (the server is root), root is dropped first.
-
-    The rlimits are set inside, since the limit of processes is that of a user namespace.
-    """
-    limits = limits_of(target)
-    tree = MountArguments()
-    tree.read_only(Path("/usr"), "/usr")
-    for name in ("bin", "sbin", "lib", "lib32", "lib64"):
-        tree.bind_or_symlink(name)
-    for file in ("/etc/ld.so.cache", "/etc/alternatives", *(_NETWORK_FILES if target.has_network else ())):
-        tree.read_only(Path(file), file)
-    for folder in target.folders:
-        tree.read_only(Path(folder), folder)
-    for folder in target.writable_folders:
-        tree.writable(Path(folder), folder)
-    environment = {"PATH": _PATH, "HOME": "/tmp", "LANG": "C.UTF-8", **dict(target.environment)}  # noqa: S108 - its own
-    values = (limits.memory_bytes // 1024, limits.processes, limits.disk_bytes // _BLOCK, MAX_OPEN_FILES)
-    inside = ["/bin/sh", "-c", _LIMIT_SCRIPT, "sh", *map(str, values), *target.command]
-    return tree.launch(
-        inside, environment, uid, network=target.has_network, wait_for=wait_for, tmp_bytes=limits.disk_bytes
-    )
-
-
 async def _start(target: StdioTarget, limits: SessionLimits) -> tuple[Process, Cgroup | None]:
     """Start the program, and let it run when it is in its cgroup, if it gets one."""
-    for folder in (*target.folders, *target.writable_folders):
-        if not await asyncio.to_thread(Path(folder).is_dir):
-            _logger.error("the folder %s of the MCP server %s does not exist", folder, target.command[0])
-            raise unreachable("the server's program could not be started")
+    folder = await asyncio.to_thread(missing_folder, target)
+    if folder is not None:
+        _logger.error("the folder %s of the MCP server %s does not exist", folder, target.command[0])
+        raise unreachable("the server's program could not be started")
     waiting, go = os.pipe()
     try:
-        launch = await asyncio.to_thread(jailed, target, UIDS[-3] if os.geteuid() == 0 else None, waiting)
+        launch = await asyncio.to_thread(jailed, target, waiting)
         waiting = -1  # the launch closes it
         try:
             process = await asyncio.create_subprocess_exec(

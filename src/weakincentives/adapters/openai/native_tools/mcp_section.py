@@ -52,7 +52,12 @@ class McpDecision:
 
 @dataclass(frozen=True, kw_only=True)
 class McpConfig:
-    """An MCP server, by URL or as a connector of the provider, and the tools that the model may call.
+    """An MCP server, and the tools that the model may call.
+
+    The server is named by its URL, as a connector or tunnel of the provider, or by its label alone, if the operator of
+    the API has configured a server of this label, as `providers.mcp.servers` of `antwort` does. Such a server has its
+    credentials in that configuration; `authorization` and `headers` are not for it. OpenAI knows no such servers, and
+    refuses a label alone.
 
     `require_approval` is `"always"`, `"never"`, or a filter in wire form; without it every call needs approval.
     `approve` returns whether a call is approved, or an `McpDecision` with a reason.
@@ -110,9 +115,11 @@ class Mcp(Capability):
         if not config.server_label:
             raise ToolConfigError("server_label is empty: give the label of the server")
         locations = [name for name in ("server_url", "connector_id", "tunnel_id") if getattr(config, name) is not None]
-        if len(locations) != 1:
-            given = " and ".join(locations) or "none"
-            raise ToolConfigError(f"exactly one of server_url, connector_id and tunnel_id must be given, not {given}")
+        if len(locations) > 1:
+            given = " and ".join(locations)
+            raise ToolConfigError(f"at most one of server_url, connector_id and tunnel_id may be given, not {given}")
+        if not locations and (config.authorization is not None or config.headers):
+            raise ToolConfigError("authorization and headers need a server_url, connector_id or tunnel_id")
         approval = config.require_approval
         if isinstance(approval, str) and approval not in ("always", "never"):
             raise ToolConfigError(f"require_approval must be 'always', 'never' or a filter, not {approval!r}")

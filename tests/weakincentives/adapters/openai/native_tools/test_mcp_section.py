@@ -43,6 +43,7 @@ def test_declaration_and_repr_without_secrets():
         "allowed_tools": ["search"],
         "require_approval": "never",
     }
+    assert CAPABILITY.declare(McpConfig(server_label="crm")) == {"type": "mcp", "server_label": "crm"}
 
 
 @pytest.mark.parametrize(
@@ -50,7 +51,8 @@ def test_declaration_and_repr_without_secrets():
     [
         (None, "it needs a server: give McpConfig"),
         (McpConfig(server_label="", server_url="x"), "server_label is empty"),
-        (McpConfig(server_label="a"), "exactly one of server_url, connector_id and tunnel_id must be given, not none"),
+        (McpConfig(server_label="a", authorization="x"), "need a server_url, connector_id or tunnel_id"),
+        (McpConfig(server_label="a", headers={"a": "b"}), "need a server_url, connector_id or tunnel_id"),
         (McpConfig(server_label="a", server_url="x", connector_id="y"), "not server_url and connector_id"),
         (McpConfig(server_label="a", server_url="x", require_approval="sometimes"), "'always', 'never' or a filter"),
         ({"type": "mcp", "server_url": "x"}, "server_label must name"),
