@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
+import subprocess
+import tarfile
 import time
 
 import openai
@@ -337,3 +340,31 @@ def test_containers_of_another_tenant_are_not_found(tmp_path):
             stolen = two.responses.create(model="scripted", input=replayed, tools=[SHELL])
             assert shell_calls(stolen)[-1].environment.container_id != container
             assert shell_outputs(stolen)[0].stdout == ""
+
+
+def test_git_works_in_a_new_and_in_an_uploaded_repository(client, tmp_path):
+    """Without an identity of the user, and whoever owns the files."""
+    repository = tmp_path / "tea"
+    repository.mkdir()
+    (repository / "a.txt").write_text("oolong\n", encoding="utf-8")
+    identity = ["-c", "user.name=Ada", "-c", "user.email=ada@tea.example"]
+    for arguments in (["init", "-q"], ["add", "."], [*identity, "commit", "-qm", "from outside"]):
+        subprocess.run(["git", *arguments], cwd=repository, check=True)
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w") as tar:
+        tar.add(repository, "tea")
+    uploaded = client.files.create(file=("tea.tar", archive.getvalue()), purpose="user_data")
+    tool = {"type": "shell", "environment": {"type": "container_auto", "file_ids": [uploaded.id]}}
+    commands = [
+        "(git init -q new && cd new && echo 1 > x && git add x && git commit -qm one && git log --format=%s)",
+        "(tar xf tea.tar && cd tea && echo sencha >> a.txt && git commit -qam two && git log --format=%s)",
+        "git config --system safe.directory",
+    ]
+    response = client.responses.create(model="scripted", input="# shell\n" + "\n".join(commands), tools=[tool])
+    (entry,) = shell_outputs(response)
+
+    assert (entry.stdout, entry.outcome.exit_code) == ("one\ntwo\nfrom outside\n*\n", 0)
+    assert "/tea/a.txt" in response.output_text
+    assert ".git/" not in response.output_text
+    container = shell_calls(response)[0].environment.container_id
+    assert any("/.git/" in file.path for file in client.containers.files.list(container, limit=100))

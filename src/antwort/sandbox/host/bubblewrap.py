@@ -28,6 +28,8 @@ _ETC_FILES: Final = {
     "/etc/group": f"sandbox:x:{child.UID}:\n",
     "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    # Commits need an identity, and uploaded repositories may belong to another user.
+    "/etc/gitconfig": "[user]\n\tname = sandbox\n\temail = sandbox@localhost\n[safe]\n\tdirectory = *\n",
 }
 """Generated for the jail; the host's own would reveal its users and names."""
 

@@ -69,6 +69,7 @@ RULES: Final[tuple[tuple[str, int], ...]] = (
 
 _ETC_FILES: Final = (
     *("ld.so.cache", "fonts", "alternatives", "localtime", "passwd", "group", "hosts", "nsswitch.conf", "mime.types"),
+    "gitconfig",
     *("ssl/openssl.cnf", "ssl/certs", "pki/tls/certs", "os-release"),
 )
 

@@ -18,6 +18,7 @@ from antwort.containers.sandboxes.port import ExecutionResult, Figure, TextFile
 from antwort.engine.ports import ToolDone
 from antwort.engine.stores import ContainerFileRecord
 from antwort.engine.truncate import truncate_bytes, truncate_chars
+from antwort.tools.builtins.container.attachments import is_listed
 from antwort.tools.builtins.container.container import STATE_LOST
 
 _NO_OUTPUT: Final = "(no output)"
@@ -130,8 +131,9 @@ def _figures_note(count: int) -> str:
 
 
 def _files_note(files: Sequence[ContainerFileRecord]) -> str:
-    if not files:
+    paths = [file.path for file in files if is_listed(file.path)]
+    if not paths:
         return ""
-    names = [f"/mnt/data/{file.path}" for file in files[:_MAX_LISTED_FILES]]
-    more = f" and {len(files) - _MAX_LISTED_FILES} more" if len(files) > _MAX_LISTED_FILES else ""
+    names = [f"/mnt/data/{path}" for path in paths[:_MAX_LISTED_FILES]]
+    more = f" and {len(paths) - _MAX_LISTED_FILES} more" if len(paths) > _MAX_LISTED_FILES else ""
     return f"[files written: {', '.join(names)}{more}]"

@@ -62,6 +62,11 @@ def items_since_last_use(history: Sequence[Item], container_id: str) -> Sequence
     return history
 
 
+def is_listed(path: str) -> bool:
+    """Whether a file is listed to the model: what git stores in a repository is not."""
+    return ".git" not in path.split("/")
+
+
 def name_for(file: InputFile) -> str:
     """The file name of an attachment: its own, without control characters and directories."""
     last = (file.filename or "").replace("\\", "/").rpartition("/")[2]

@@ -37,7 +37,13 @@ from antwort.engine.stores import (
     FileStore,
     StoreFault,
 )
-from antwort.tools.builtins.container.attachments import Attachment, attached_files, items_since_last_use, with_names
+from antwort.tools.builtins.container.attachments import (
+    Attachment,
+    attached_files,
+    is_listed,
+    items_since_last_use,
+    with_names,
+)
 from antwort.tools.builtins.container.citations import cite
 
 STATE_LOST: Final = "Its variables and files are gone; the next call starts in an empty sandbox."
@@ -90,7 +96,7 @@ class ResponseContainer:
         """It was empty when the files were copied into it."""
         self._files = {file.path: file for file in found.known_files}
         self._made: dict[str, ContainerFileRecord] = {}
-        self._names = [*dict.fromkeys([*found.expected_names, *self._files])]
+        self._names = [*filter(is_listed, dict.fromkeys([*found.expected_names, *self._files]))]
         if found.recent_files is not None:
             self._container_replaced = record is None
             self._made = {file.path: file for file in found.recent_files}

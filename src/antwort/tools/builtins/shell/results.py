@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from antwort.containers.sandboxes.port import ExecutionResult
 from antwort.engine.truncate import truncate_bytes, truncate_chars
+from antwort.tools.builtins.container.attachments import is_listed
 
 _NO_EXIT_CODE: Final = -1
 """The exit code where no command has ended by itself."""
@@ -72,6 +73,7 @@ def failure_reason(result: ExecutionResult) -> str:
 def model_text(outputs: Sequence[ShellOutput], *, files: Sequence[str], is_restarted: bool) -> str:
     """What the model reads of a call."""
     shown = truncate_chars("\n".join(output.text() for output in outputs))
+    files = [path for path in files if is_listed(path)]
     more = f" and {len(files) - _MAX_LISTED_FILES} more" if len(files) > _MAX_LISTED_FILES else ""
     names = ", ".join(f"/mnt/data/{path}" for path in files[:_MAX_LISTED_FILES])
     written = f"[files written: {names}{more}]" if files else ""

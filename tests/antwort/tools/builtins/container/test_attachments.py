@@ -6,6 +6,7 @@ from antwort.api.items import InputFile, Item, read
 from antwort.tools.builtins.container.attachments import (
     attached_files,
     containers_in,
+    is_listed,
     items_since_last_use,
     name_for,
     with_names,
@@ -95,3 +96,11 @@ def test_items_since_the_last_use_of_a_container():
 )
 def test_an_attachment_gets_a_valid_file_name(given, name):
     assert name_for(InputFile(filename=given)) == name
+
+
+@pytest.mark.parametrize(
+    "path, expected",
+    [("a.txt", True), (".gitignore", True), ("tea/.github/x", True), (".git/HEAD", False), ("tea/.git/config", False)],
+)
+def test_what_git_stores_is_not_listed_to_the_model(path, expected):
+    assert is_listed(path) is expected
