@@ -45,7 +45,7 @@ def flood(size: int) -> str:
 
 
 @server.tool()
-def allocate(size: int) -> str:
+def grow(size: int) -> str:
     """Use so many bytes of memory."""
     return str(len(b"x" * size))
 

@@ -343,7 +343,7 @@ def test_containers_of_another_tenant_are_not_found(tmp_path):
 
 
 def test_git_works_in_a_new_and_in_an_uploaded_repository(client, tmp_path):
-    """Without an identity of the user, and whoever owns the files."""
+    """Without an identity of the user, and with files of another owner."""
     repository = tmp_path / "tea"
     repository.mkdir()
     (repository / "a.txt").write_text("oolong\n", encoding="utf-8")

@@ -1,7 +1,7 @@
 """Broken calls, whose arguments are malformed: the model may make each once more in a response. Pure.
 
-After a second broken call, the function is withdrawn, and the model is told to answer without it. A model that calls
-it all the same ends the response as failed: it would be asked again up to the limit of turns.
+After a second broken call, the function is withdrawn, and the model reads that it has to answer without it. A model
+that calls it all the same ends the response as failed: it would be asked again up to the limit of turns.
 
 Where a reply has calls for the client besides, the response would end with it. The model is then asked once for the
 broken calls alone, and the response ends with those.

@@ -112,11 +112,11 @@ async def test_a_program_that_needs_too_much_harms_only_itself(client, program):
     count, reason = (await call(target, "fork")).text.split(": ")
     assert 40 < int(count) < 128
     with contextlib.suppress(McpFault):  # where there is a cgroup, the kernel has ended it
-        assert (await call(target, "allocate", size=2 << 30)).error_content
+        assert (await call(target, "grow", size=2 << 30)).error_content
     count, reason = (await call(program(environment=(("N", "1"),)), "fill")).text.split(": ")
     assert (256 <= int(count) <= 512, reason) == (True, "No space left on device")
     assert (await call(target, "flood", size=3)).text == "xxx"
-    assert (await call(program(environment=(("N", "2"),)), "allocate", size=1 << 20)).text == str(1 << 20)
+    assert (await call(program(environment=(("N", "2"),)), "grow", size=1 << 20)).text == str(1 << 20)
 
 
 async def test_a_message_that_is_too_long_ends_the_session(open_client, program):
