@@ -115,6 +115,11 @@ class ResponseRun:
         return self.turn.fault
 
     @property
+    def stop_sequence(self) -> str | None:
+        """The stop sequence that ended the text of the last reply, if one did and the model says so."""
+        return self.turn.stop_sequence
+
+    @property
     def is_stored(self) -> bool:
         return self.response.store
 

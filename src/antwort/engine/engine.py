@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from antwort.api import items
-from antwort.api.errors import ApiError, unavailable
+from antwort.api.errors import ApiError, invalid, unavailable
 from antwort.api.ids import new_id
 from antwort.api.items import Item, Raw
 from antwort.api.requests import CreateResponse, check, check_input, given_schemas
@@ -50,7 +50,7 @@ from antwort.engine.driver import ResponseRun, RetryingWriter
 from antwort.engine.hosted.cancellation import raise_leaked
 from antwort.engine.hosted.guarded import HostedTool, HostedTools
 from antwort.engine.output_builder import OutputBuilder, SealReasoning
-from antwort.engine.ports import ChosenModel, Models, ToolContext, ToolRegistry
+from antwort.engine.ports import ChosenModel, Models, SamplingOptions, ToolContext, ToolRegistry
 from antwort.engine.stores import Owner, Store, StoredResponse, StoreFault
 from antwort.engine.turn import TurnLoop
 from antwort.sealing import Sealer
@@ -90,14 +90,19 @@ class Engine:
         """The tool types that requests may declare."""
         return ToolTypes(available_tool_types(self.tools), self.ignore_unavailable_tools)
 
-    async def start(self, owner: Owner, request: CreateResponse) -> ResponseRun:
-        """Validate the request, prepare its response, and store that it began.
+    async def start(
+        self, owner: Owner, request: CreateResponse, sampling: SamplingOptions | None = None
+    ) -> ResponseRun:
+        """Validate the request, prepare its response, and store that it began. `sampling` is for other wires.
 
         `StoreFault`, and nothing is stored, while other replicas may take this one for dead: they would end it.
         """
         await self._check(request)
         check_input(request)
-        run = await self._new_run(owner, request, self.models.find(request.model))
+        chosen = self.models.find(request.model)
+        if sampling is not None and sampling.logit_bias and not chosen.biases_logits:
+            raise _no_logit_bias(chosen.name)
+        run = await self._new_run(owner, request, chosen, sampling)
         if run.is_stored:
             self.check_lease()
             await self._write_begun(run)
@@ -168,10 +173,12 @@ class Engine:
         check(request, self.tool_types)
         await check_in_steps(given_schemas(request))
 
-    async def _new_run(self, owner: Owner, request: CreateResponse, chosen: ChosenModel) -> ResponseRun:
+    async def _new_run(
+        self, owner: Owner, request: CreateResponse, chosen: ChosenModel, sampling: SamplingOptions | None = None
+    ) -> ResponseRun:
         name = chosen.name if request.model is None else request.model
         response = initial_response(request, identifier=new_id("resp_"), model=name, created_at=self.now())
-        return await self._prepare(owner, request, response, chosen)
+        return await self._prepare(owner, request, response, chosen, sampling=sampling)
 
     async def _prepare(
         self,
@@ -182,6 +189,7 @@ class Engine:
         *,
         is_resumed: bool = False,
         checkpoint: Checkpoint | None = None,
+        sampling: SamplingOptions | None = None,
     ) -> ResponseRun:
         """Everything that can be wrong with a request is an error here, before anything is sent or stored."""
         sealer = TenantSealer(self.sealer, owner.tenant)
@@ -230,6 +238,7 @@ class Engine:
             output=_output_builder(request, response, chosen, sealer, hosted if prepared else None),
             compaction=plan,
         )
+        turn.sampling = sampling or turn.sampling
         turn.opening = hosted.opening()
         turn.show_tools = show_tools
         if checkpoint is not None:
@@ -330,6 +339,11 @@ _ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _WINDOW_SHARE = 0.75
 _MIN_HISTORY_TOKENS = 4_000
 """A compaction without a threshold has at least the budgets of a history of this size."""
+
+
+def _no_logit_bias(model: str) -> ApiError:
+    message = f"Unsupported parameter: 'logit_bias' is not supported with model '{model}'."
+    return invalid(message, param="logit_bias", code="unsupported_parameter")
 
 
 def _threshold(requested: int | None, settings: CompactionSettings, chosen: ChosenModel) -> int:

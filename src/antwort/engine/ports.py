@@ -75,6 +75,18 @@ Choice: TypeAlias = Literal["auto", "none", "required"] | MustCall
 """Whether the model may, must not or must call a function; or the function that it must call."""
 
 
+class SamplingOptions(Struct, frozen=True, kw_only=True):
+    """Sampling options that the Responses API does not have. Other wires set them. They are not stored or returned."""
+
+    stop: tuple[str, ...] = ()
+    """Stop sequences, none of them empty. The text of a reply ends before the first one. A backend may ignore them: the
+    registry of models cuts the reply there."""
+    seed: int | None = None
+    """Models that sample with a seed use this one; others ignore it."""
+    logit_bias: dict[str, float] | None = None
+    """By token id. Only for models with `biases_logits`."""
+
+
 class ModelRequest(Struct, frozen=True, kw_only=True):
     """One request to a model: the history, the offered functions, and the sampling parameters."""
 
@@ -94,6 +106,7 @@ class ModelRequest(Struct, frozen=True, kw_only=True):
     """Number of alternatives for each token; None if logprobs are not requested."""
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
+    sampling: SamplingOptions = SamplingOptions()
     reasoning: ReasoningOptions | None = None
     verbosity: Literal["low", "medium", "high"] | None = None
     user: str | None = None
@@ -167,6 +180,8 @@ class Finished(Struct, frozen=True, tag=True):
 
     reason: Literal["stop", "length", "content_filter", "calls"] = "stop"
     usage: Usage = field(default_factory=Usage)
+    stop_sequence: str | None = None
+    """The stop sequence that ended the text. None where the model ended by itself, or its backend does not say."""
 
 
 Piece: TypeAlias = (
@@ -275,6 +290,8 @@ class ChosenModel(Struct, frozen=True):
     """Whether its backend encrypts reasoning by itself: encrypted content of others is then sent to it unchanged."""
     summarizes_reasoning: bool = False
     """Whether its backend summarizes its reasoning on request. The reasoning text of others is shown as the summary."""
+    biases_logits: bool = False
+    """Whether its backend takes a `logit_bias`."""
     context_window: int | None = None
     """Tokens of the history and the answer together, where that is known."""
     compaction: UpstreamCompaction | None = None

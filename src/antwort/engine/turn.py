@@ -61,6 +61,7 @@ from antwort.engine.ports import (
     Piece,
     Progress,
     RefusalPiece,
+    SamplingOptions,
     TextPiece,
     ToolDone,
     WholeCall,
@@ -106,6 +107,8 @@ class TurnLoop:
         self.response = response
         self.fault: ModelFault | None = None
         """Why the response failed, if it did."""
+        self.stop_sequence: str | None = None
+        """The stop sequence that ended the text of the last reply, if one did and the model says so."""
         self._upstream_model = upstream_model
         self._tenant = tenant
         self._history = list(history)
@@ -114,6 +117,8 @@ class TurnLoop:
         self._max_turns = max_turns
         self._output = output or OutputBuilder()
         self._compaction = compaction or CompactionPlan()
+        self.sampling = SamplingOptions()
+        """The options that the request does not have."""
         self.opening = Opening()
         """What the response begins with."""
         self.show_tools: Callable[[list[Raw]], list[Raw]] = list
@@ -349,6 +354,7 @@ class TurnLoop:
             yield from self._read_piece(piece, reply)
             piece = cast("Piece", (yield NextPiece()))
         reply.finished = piece
+        self.stop_sequence = piece.stop_sequence
         self._totals.turns += 1
         self._totals.usage = (self._totals.usage or Usage()) + piece.usage
         return reply
@@ -410,6 +416,7 @@ class TurnLoop:
             top_logprobs=(request.top_logprobs or 0) if _LOGPROBS in (request.include or ()) else None,
             presence_penalty=request.presence_penalty,
             frequency_penalty=request.frequency_penalty,
+            sampling=self.sampling,
             reasoning=request.reasoning,
             verbosity=request.text.verbosity if request.text else None,
             user=request.user,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -14,7 +14,6 @@ from starlette.responses import Response
 
 from antwort.api.errors import ApiError, invalid
 from antwort.api.requests import decode
-from antwort.api.tools import ToolTypes
 from antwort.http.services import services_of
 from antwort.net import bodies
 from antwort.net.errors import BodyTimeout, SizeLimitExceeded
@@ -36,17 +35,22 @@ _TOKENS = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
 async def read_json(request: Request, into: type[T]) -> T:
     """The body decoded into a struct."""
+    tool_types = services_of(request).engine.tool_types
+    return await read_body(request, lambda body: decode(body, into, tool_types=tool_types))
+
+
+async def read_body(request: Request, read: Callable[[bytes], T]) -> T:
+    """What `read` makes of a JSON body whose size and nesting are within the limits: in a thread, if it is large."""
     async with aclosing(stream_body(request, services_of(request).config.server.max_body)) as chunks:
         body = b"".join([chunk async for chunk in chunks])
-    tool_types = services_of(request).engine.tool_types
     if len(body) <= MAX_INLINE_BYTES:
-        return _decode(body, into, tool_types)
-    return await asyncio.to_thread(_decode, body, into, tool_types)
+        return _read(body, read)
+    return await asyncio.to_thread(_read, body, read)
 
 
-def _decode(body: bytes, into: type[T], tool_types: ToolTypes) -> T:
+def _read(body: bytes, read: Callable[[bytes], T]) -> T:
     check_nesting(body)
-    return decode(body, into, tool_types=tool_types)
+    return read(body)
 
 
 async def stream_body(request: Request, limit: int | None = None) -> AsyncGenerator[bytes, None]:

@@ -112,6 +112,7 @@ class _Backend(Struct, frozen=True, kw_only=True):
     model: Model
     encrypts_reasoning: bool = False
     summarizes_reasoning: bool = False
+    biases_logits: bool = False
     compaction: ResponsesCompaction | None = None
 
 
@@ -133,6 +134,7 @@ def open_models(
             reads_file_urls=not isinstance(named, (ChatCompletionsModel, EmbeddedModel)),
             encrypts_reasoning=backend.encrypts_reasoning,
             summarizes_reasoning=backend.summarizes_reasoning,
+            biases_logits=backend.biases_logits,
             context_window=named.context if isinstance(named, EmbeddedModel) else None,
             compaction=RetryingCompaction(backend.compaction, model) if backend.compaction else None,
         )
@@ -181,9 +183,10 @@ def _with_retries(name: str, model: Model, settings: ModelSettings, instrumentat
 def _open_backend(name: str, settings: ModelSettings, environment: Mapping[str, str]) -> _Backend:
     match settings:
         case EmbeddedModel():
-            return _Backend(model=_open_embedded(name, settings, environment))
+            return _Backend(model=_open_embedded(name, settings, environment), biases_logits=True)
         case ChatCompletionsModel():
-            return _Backend(model=_chat_completions(_open_upstream(name, settings, environment), settings))
+            upstream = _open_upstream(name, settings, environment)
+            return _Backend(model=_chat_completions(upstream, settings), biases_logits=True)
         case ResponsesModel():
             return _responses(_open_upstream(name, settings, environment), settings)
         case ScriptedModel():

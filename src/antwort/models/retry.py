@@ -31,6 +31,7 @@ from antwort.engine.ports import (
 from antwort.models import upstream_errors
 from antwort.models.circuit_breaker import CircuitBreakers, CircuitOpen
 from antwort.models.instrumentation import Instrumentation
+from antwort.models.stop_sequences import cut_at_stop
 
 _log = structlog.get_logger(__name__)
 T = TypeVar("T")
@@ -80,8 +81,11 @@ class RetryingModel:
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
 
     def generate(self, request: ModelRequest) -> AsyncGenerator[Piece, None]:
-        """Yield the inner model's pieces; retry on a retryable fault before the first piece."""
-        return self.attempt(request, self._model.generate)
+        """Yield the inner model's pieces up to a stop sequence; retry on a retryable fault before the first piece."""
+        return self.attempt(request, self._generate_to_stop if request.sampling.stop else self._model.generate)
+
+    def _generate_to_stop(self, request: ModelRequest) -> AsyncGenerator[Piece, None]:
+        return cut_at_stop(request, self._model.generate(request))
 
     async def attempt(
         self, request: ModelRequest, start: Callable[[ModelRequest], AsyncGenerator[T, None]]

@@ -19,7 +19,7 @@ from antwort.api.requests import CreateResponse, decode
 from antwort.api.responses import IgnoredTool
 from antwort.engine.background import Background
 from antwort.engine.engine import Engine
-from antwort.engine.ports import ChosenModel, FunctionSpec, Model
+from antwort.engine.ports import ChosenModel, Finished, FunctionSpec, Model, SamplingOptions
 from antwort.engine.replicas import takeover as takeover_module
 from antwort.engine.stores import (
     ContentFault,
@@ -242,6 +242,35 @@ async def test_a_known_context_window_limits_the_threshold(tmp_path):
         response = await run.finish()
 
     assert [item["type"] for item in response.output] == ["compaction", "message"]
+
+
+class Recording(Scripted):
+    """Names the first stop sequence of the request as the one that ended the text."""
+
+    async def generate(self, request):
+        self.seed = request.sampling.seed
+        async for piece in super().generate(request):
+            is_last = isinstance(piece, Finished)
+            yield msgspec.structs.replace(piece, stop_sequence=request.sampling.stop[0]) if is_last else piece
+
+
+async def test_sampling_options_of_other_wires_reach_the_model(tmp_path):
+    model = Recording(parse_script(SCRIPT))
+    async with engine_at(tmp_path, backend=model) as engine:
+        run = await engine.start(US, request(), SamplingOptions(stop=("END",), seed=7))
+        assert run.stop_sequence is None
+        await run.finish()
+
+    assert (run.stop_sequence, model.seed) == ("END", 7)
+
+
+async def test_logit_bias_is_refused_where_the_model_cannot_use_it(engine):
+    with pytest.raises(ApiError) as caught:
+        await engine.start(US, request(), SamplingOptions(logit_bias={"1": 5}))
+
+    assert (caught.value.status, caught.value.param) == (400, "logit_bias")
+    assert "'m'" in caught.value.message
+    await engine.start(US, request(store=False), SamplingOptions(logit_bias={}))
 
 
 async def test_a_response_is_stored_before_its_first_and_before_its_last_event(engine):

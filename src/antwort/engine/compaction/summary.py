@@ -17,7 +17,7 @@ from antwort.api.requests import TextFormat
 from antwort.api.token_estimate import estimate_text
 from antwort.engine.compaction.inline_data import without_attachments
 from antwort.engine.compaction.retention import Retained, cut, has_role, is_instruction, is_summary, without_open_calls
-from antwort.engine.ports import ModelRequest
+from antwort.engine.ports import ModelRequest, SamplingOptions
 from antwort.engine.truncate import truncate_tokens
 
 HEADER: Final = (
@@ -62,6 +62,7 @@ def summary_request(
         format=TextFormat(),
         max_output_tokens=budget * _MAX_TOKENS_FACTOR + (_REASONING_TOKENS if reasons else 0),
         top_logprobs=None,
+        sampling=SamplingOptions(),
         verbosity=None,
     )
 

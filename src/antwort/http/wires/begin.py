@@ -11,6 +11,7 @@ from antwort.api.requests import CreateResponse
 from antwort.api.responses import Response
 from antwort.auth import Caller
 from antwort.engine.driver import ResponseRun
+from antwort.engine.ports import SamplingOptions
 from antwort.engine.stores import Owner
 from antwort.http.errors import from_model_fault
 from antwort.http.services import Services
@@ -18,10 +19,19 @@ from antwort.net.disconnect import run_until_disconnect
 from antwort.telemetry import audit
 
 
-async def begin_response(services: Services, caller: Caller, asked: CreateResponse, cleanup: ExitStack) -> ResponseRun:
-    """Start a response: counted in the caller's rate limit and in the metrics until `cleanup` is closed."""
+async def begin_response(
+    services: Services,
+    caller: Caller,
+    asked: CreateResponse,
+    cleanup: ExitStack,
+    sampling: SamplingOptions | None = None,
+) -> ResponseRun:
+    """Start a response: counted in the caller's rate limit and in the metrics until `cleanup` is closed.
+
+    `sampling` has the options of wires other than the Responses API.
+    """
     cleanup.callback(await services.rate_limiter.begin(caller))
-    run = await services.engine.start(Owner(caller.tenant, caller.key_id), asked)
+    run = await services.engine.start(Owner(caller.tenant, caller.key_id), asked, sampling)
     cleanup.enter_context(services.track(run))
     audit("response.create", run.response.id, model=services.models.resolve(asked.model), stored=run.is_stored)
     return run

@@ -10,6 +10,8 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, Literal, TypeAlias, cast
 
+import msgspec
+
 from antwort.api.token_estimate import TokenEstimator
 from antwort.engine.ports import Finished, ModelFault, ModelRequest, Piece
 from antwort.models.chat.messages import ChatDialect, to_messages
@@ -52,6 +54,7 @@ class ChatCompletions:
         stream = ChatStream(
             to_fault=partial(self._upstream.stream_fault, model=request.model),
             top_logprobs=request.top_logprobs,
+            stop=request.sampling.stop,
             used_call_ids=_call_ids(request),
         )
         written = TokenEstimator()
@@ -76,7 +79,7 @@ class ChatCompletions:
                 has_ended = True
         for piece in stream.close():
             if isinstance(piece, Finished) and stream.usage is None:
-                yield Finished(piece.reason, estimate_usage(request, written.tokens))
+                yield msgspec.structs.replace(piece, usage=estimate_usage(request, written.tokens))
             else:
                 yield piece
 

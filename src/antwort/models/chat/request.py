@@ -10,6 +10,7 @@ from antwort.models.chat.messages import ChatDialect, to_messages
 
 Body: TypeAlias = dict[str, Any]
 
+_MAX_STOP = 4  # OpenAI refuses more; `stop_sequences` cuts at the others
 _NO_PARAMETERS: Body = {"type": "object", "properties": {}}
 
 
@@ -58,6 +59,9 @@ def _sampling(request: ModelRequest, dialect: ChatDialect) -> Body:
         "top_p": request.top_p,
         "presence_penalty": request.presence_penalty,
         "frequency_penalty": request.frequency_penalty,
+        "stop": list(request.sampling.stop[:_MAX_STOP]) or None,
+        "seed": request.sampling.seed,
+        "logit_bias": request.sampling.logit_bias,
         "reasoning_effort": request.reasoning.effort if request.reasoning else None,
         "verbosity": None if request.verbosity == "medium" else request.verbosity,
         "user": request.user,

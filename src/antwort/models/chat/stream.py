@@ -5,7 +5,7 @@ A server that does not stream sends one complete answer; it is parsed as a strea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
@@ -44,6 +44,10 @@ class _Choice(Struct):
     message: _Delta | None = None
     finish_reason: Any = None
     logprobs: Any = None
+    stop_reason: Any = None
+    """vLLM: the stop sequence that ended the answer, or the id of a token."""
+    matched_stop: Any = None
+    """The same of SGLang."""
 
 
 class _PromptTokensDetails(Struct):
@@ -74,6 +78,8 @@ _decoder = msgspec.json.Decoder(_ChatChunk)
 class ChatStream:
     """Parser of one answer. `top_logprobs` is the requested number of alternatives; None means no logprobs.
 
+    `stop` are the stop sequences of the request.
+
     `to_fault` maps an error in the stream to the fault to raise.
     """
 
@@ -82,6 +88,7 @@ class ChatStream:
         *,
         to_fault: ToFault,
         top_logprobs: int | None = None,
+        stop: Sequence[str] = (),
         used_call_ids: Iterable[str] = (),
         new_call_id: Callable[[], str] = lambda: new_id("call_"),
     ) -> None:
@@ -89,6 +96,8 @@ class ChatStream:
         self._top_logprobs = top_logprobs
         self._calls = CallAssembler(used_ids=used_call_ids, new_call_id=new_call_id)
         self._reason: str | None = None
+        self._stop = stop
+        self._stop_sequence: str | None = None
         self.usage: Usage | None = None
         self.is_done = False
 
@@ -122,7 +131,7 @@ class ChatStream:
             yield from self._calls.close()
         except CallWithoutName as error:
             raise upstream_errors.malformed_answer() from error
-        yield Finished(self._finish_reason(), self.usage or Usage())
+        yield Finished(self._finish_reason(), self.usage or Usage(), self._stop_sequence)
 
     def _read_choice(self, choice: _Choice) -> Iterator[Piece]:
         delta = choice.delta or choice.message
@@ -133,6 +142,8 @@ class ChatStream:
                 yield from self._calls.add(call)
         if choice.finish_reason:
             self._reason = _finish_reason_text(choice.finish_reason)
+            said = choice.stop_reason or choice.matched_stop
+            self._stop_sequence = said if said in self._stop else None
             if self._reason in _ERROR_REASONS:
                 raise upstream_errors.upstream_failed()
 

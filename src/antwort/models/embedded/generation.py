@@ -124,6 +124,7 @@ class Generation:
         self._tokens_left = request.max_output_tokens
         self._usage = Usage()
         self._reason: Literal["stop", "length", "calls"] = "stop"
+        self._stop_sequence: str | None = None
         names = {tool.spec.name for tool in self._tools} if request.choice == "required" else tools_to_force(request)
         self._forced_tools = tuple(tool for tool in self._tools if tool.spec.name in names)
         self._phase: _Phase = self._first_phase()
@@ -193,6 +194,7 @@ class Generation:
                 grammar = self._choice_grammar()
             case "text":
                 stop = (*(tool.opening for tool in self._tools), *self._unnamed_openings())
+                stop += self._request.sampling.stop
             case "json":
                 schema = bound_schema(self._schema() or _ANY_OBJECT)
             case "code":
@@ -260,12 +262,14 @@ class Generation:
                 yield CallPiece(0, arguments='"}')
             elif self._phase == "arguments" and end.stop_word:
                 yield CallPiece(0, arguments=_string_end(text) + end.stop_word.removesuffix("```"))
+            elif self._phase == "text" and end.stop_word in self._request.sampling.stop:
+                self._stop_sequence = end.stop_word
             self._reason = "calls" if self._call is not None else "stop"
             self._phase = "done"
 
     def finished(self) -> Finished:
         """The last piece."""
-        return Finished(self._reason, self._usage)
+        return Finished(self._reason, self._usage, self._stop_sequence)
 
     def _start_chosen(self, opening: str) -> Iterator[Piece]:
         self._prompt = self._prompt.removesuffix(opening)

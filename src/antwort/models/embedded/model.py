@@ -128,7 +128,7 @@ def _completion_body(completion: CompletionRequest, request: ModelRequest) -> di
         "stop": list(completion.stop),
         "cache_prompt": True,
         "temperature": request.temperature or 0.0,
-        "seed": _SEED,
+        "seed": _SEED if request.sampling.seed is None else request.sampling.seed,
     }
     if completion.avoids_loops:
         body |= _AVOID_LOOPS
@@ -139,5 +139,6 @@ def _completion_body(completion: CompletionRequest, request: ModelRequest) -> di
         "top_p": request.top_p,
         "presence_penalty": request.presence_penalty,
         "frequency_penalty": request.frequency_penalty,
+        "logit_bias": [[int(token), bias] for token, bias in (request.sampling.logit_bias or {}).items()] or None,
     }
     return body | {name: value for name, value in optional.items() if value is not None}

@@ -22,6 +22,7 @@ ReplayReasoning: TypeAlias = Literal["sealed", "all", "drop"]
 
 _FORWARDED_TYPES = {"message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output"}
 _COMPACTION_TRIGGER = {"type": "compaction_trigger"}
+_MIN_OUTPUT_TOKENS = 16  # OpenAI refuses less; other wires than the Responses API allow less
 _LOCAL_FIELDS = {"id", "status", "created_by"}
 
 
@@ -125,8 +126,9 @@ def _tool(spec: FunctionSpec) -> Body:
 
 
 def _sampling(request: ModelRequest) -> Body:
+    limit = request.max_output_tokens
     return {
-        "max_output_tokens": request.max_output_tokens,
+        "max_output_tokens": None if limit is None else max(_MIN_OUTPUT_TOKENS, limit),
         "temperature": request.temperature,
         "top_p": request.top_p,
         "top_logprobs": request.top_logprobs or None,

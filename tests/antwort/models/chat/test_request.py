@@ -5,7 +5,7 @@ import pytest
 from antwort.api.items import read
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat, ReasoningOptions
 from antwort.api.tools import GrammarFormat
-from antwort.engine.ports import FunctionSpec, ModelRequest, MustCall
+from antwort.engine.ports import FunctionSpec, ModelRequest, MustCall, SamplingOptions
 from antwort.models.chat.messages import ChatDialect
 from antwort.models.chat.request import to_body
 
@@ -116,3 +116,11 @@ def test_dialect():
 
     assert (sent["max_completion_tokens"], sent["top_k"], sent["temperature"], sent["stream"]) == (5, 20, 0.7, True)
     assert body(dialect, temperature=0.1)["temperature"] == 0.1
+
+
+def test_sampling_options_of_other_wires():
+    sampling = SamplingOptions(stop=("a", "b", "c", "d", "e"), seed=0, logit_bias={"50256": -100})
+
+    sent = body(sampling=sampling)
+
+    assert (sent["stop"], sent["seed"], sent["logit_bias"]) == (["a", "b", "c", "d"], 0, {"50256": -100})

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antwort.api.responses import Usage
-from antwort.engine.ports import ModelFault, ReasoningPiece, TextPiece
+from antwort.engine.ports import Finished, ModelFault, ReasoningPiece, TextPiece
 from antwort.models.chat.stream import ChatStream
 from antwort.models.upstream_errors import fault_from_stream_error
 from antwort.net.sse import EventReader, ServerEvent
@@ -38,6 +38,17 @@ def test_reasoning_in_either_field_or_both():
     for delta in ({"reasoning_content": "Hm."}, {"reasoning": "Hm."}, {"reasoning_content": "Hm.", "reasoning": "Hm."}):
         assert fold(read(chunk(delta), STOP)).reasoning == "Hm."
     assert fold(read(chunk({"reasoning": {"odd": 1}}), STOP)).reasoning == ""
+
+
+@pytest.mark.parametrize(
+    "said, expected", [({"stop_reason": "END"}, "END"), ({"matched_stop": "END"}, "END"), ({"stop_reason": 7}, None)]
+)
+def test_the_stop_sequence_that_some_servers_name(said, expected):
+    stream = ChatStream(to_fault=TO_FAULT, stop=("END",))
+    ended = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop", **said}]}
+    list(stream.read(ServerEvent("", json.dumps(ended).encode())))
+
+    assert list(stream.close()) == [Finished(stop_sequence=expected)]
 
 
 def test_content_in_parts_and_null_fields():

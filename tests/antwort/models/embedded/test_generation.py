@@ -7,7 +7,15 @@ import pytest
 
 from antwort.api.items import read
 from antwort.api.requests import JsonObjectFormat, JsonSchemaFormat
-from antwort.engine.ports import CallPiece, Finished, FunctionSpec, ModelRequest, MustCall, TextPiece
+from antwort.engine.ports import (
+    CallPiece,
+    Finished,
+    FunctionSpec,
+    ModelRequest,
+    MustCall,
+    SamplingOptions,
+    TextPiece,
+)
 from antwort.models.embedded.generation import CompletionEnd, CompletionRequest, Generation, bound_schema
 from antwort.models.embedded.prompt import FEW_SHOTS
 from antwort.testing.model import fold
@@ -68,6 +76,15 @@ def test_plain_text():
     assert (completion.prompt, completion.stop, completion.schema, completion.grammar) == ("<prompt>", (), None, None)
     assert (answer.usage.input_tokens, answer.usage.output_tokens, answer.usage.total_tokens) == (10, 3, 13)
     assert answer.usage.input_tokens_details.cached_tokens == 4
+
+
+def test_stop_sequences_end_the_text():
+    generation = make_generation(CODE, sampling=SamplingOptions(stop=("END",)))
+    answer, (completion,) = run(generation, (["Hello "], CompletionEnd(stop_word="END", output_tokens=3)))
+
+    assert completion.stop == ("```python\n", "END")
+    assert (answer.text, answer.reason, answer.calls) == ("Hello ", "stop", ())
+    assert generation.finished().stop_sequence == "END"
 
 
 def test_a_python_fence_becomes_a_call_with_json_arguments():

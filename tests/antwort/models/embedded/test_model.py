@@ -5,7 +5,7 @@ from fake_llama_server import FAKE_SERVER_COMMAND, LlamaReply, received_requests
 
 from antwort.api.items import read
 from antwort.api.requests import JsonSchemaFormat
-from antwort.engine.ports import FunctionSpec, ModelFault, ModelRequest, TextPiece
+from antwort.engine.ports import FunctionSpec, ModelFault, ModelRequest, SamplingOptions, TextPiece
 from antwort.models.embedded import Embedded, Supervisor
 from antwort.models.embedded.generation import bound_schema
 from antwort.testing.model import FREE_TEXT_TOOL, WEATHER_TOOL, ModelConformance, collect, fold, make_request
@@ -54,11 +54,14 @@ async def test_sampling_defaults_and_options_of_the_request(model_and_script):
     await collect(model, make_request())
     items = [read({"role": "user", "content": "Hi"})]
     await collect(model, ModelRequest(model="m", items=items, temperature=0.7, top_p=0.5, max_output_tokens=9))
-    default, custom = received_requests(script)
+    sampling = SamplingOptions(seed=7, logit_bias={"5": -100})
+    await collect(model, ModelRequest(model="m", items=items, sampling=sampling))
+    default, custom, biased = received_requests(script)
 
     assert (default["temperature"], default["seed"], default["stream"]) == (0.0, 1, True)
     assert "top_p" not in default
     assert (custom["temperature"], custom["top_p"], custom["n_predict"]) == (0.7, 0.5, 9)
+    assert (biased["seed"], biased["logit_bias"]) == (7, [[5, -100]])
 
 
 async def test_with_schema_and_tools_a_grammar_offers_the_choice_and_the_schema_constrains_the_answer(model_and_script):

@@ -204,3 +204,8 @@ def test_the_compact_request_has_model_input_and_instructions():
     assert to_compact_body(request, model="upstream-name", reasoning="drop")["input"] == [HELLO, COMPACTION]
     instructed = ModelRequest(model="client-name", items=items, instructions="Be kind.")
     assert to_compact_body(instructed, model="upstream-name") == {**expected, "instructions": "Be kind."}
+
+
+def test_the_output_limit_is_not_below_the_smallest_of_the_api():
+    assert body(max_output_tokens=1)["max_output_tokens"] == 16
+    assert body(max_output_tokens=17)["max_output_tokens"] == 17
