@@ -19,5 +19,10 @@ def obfuscate(frame: bytes) -> bytes:
     name = frame[: frame.find(b"\n")]
     if not name.endswith(b".delta") or name.endswith(_NOT_PADDED):
         return frame
-    padding = _NOISE[: -(len(frame) + _EMPTY_FIELD) % _STEP]
-    return frame.removesuffix(_END) + b',"obfuscation":"' + padding + b'"' + _END
+    return pad(frame.removesuffix(_END)) + _END
+
+
+def pad(frame: bytes) -> bytes:
+    """A frame, without the brace and line breaks of its end, with the field."""
+    padding = _NOISE[: -(len(frame) + _EMPTY_FIELD + len(_END)) % _STEP]
+    return frame + b',"obfuscation":"' + padding + b'"'

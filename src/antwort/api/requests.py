@@ -260,6 +260,23 @@ def _decode_with_tools(body: bytes, into: type[T], tool_types: ToolTypes, error:
     return decoded
 
 
+class _Declarations(Struct):
+    """Tool declarations alone."""
+
+    tools: Annotated[list[ToolDeclaration], Meta(max_length=MAX_TOOLS)]
+
+
+def read_tools(values: list[dict[str, Any]], tool_types: ToolTypes = ALL_REFUSED) -> list[ToolDeclaration]:
+    """Parse tool declarations; an invalid one is an `ApiError` with its path, such as `tools[0].container`."""
+    document: dict[str, Any] = {"tools": values}
+    try:
+        tools = convert_with_tools(document, _Declarations).tools
+    except msgspec.ValidationError as error:
+        raise malformed(error, document=document, tool_types=tool_types.available) from error
+    _check_unchecked(tools, "tools", tool_types)
+    return tools
+
+
 def _check_unchecked(tools: Iterable[ToolDeclaration], param: str, tool_types: ToolTypes) -> None:
     """`ApiError` 400 for a tool that was not understood, unless this server lacks it and ignores such tools."""
     for at, tool in enumerate(tools):

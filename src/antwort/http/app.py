@@ -52,6 +52,7 @@ from antwort.http.resources import (
 )
 from antwort.http.services import Services
 from antwort.http.wires import responses
+from antwort.http.wires.chat_completions import handlers as chat_completions
 from antwort.models.registry import ModelRegistry, open_models
 from antwort.net.fetch import AddressPolicy, Fetcher, FetchLimits
 from antwort.net.origin import is_loopback
@@ -68,7 +69,7 @@ from antwort.tools.mcp import McpProvider, open_mcp
 
 ROUTES: Sequence[ApiRoute] = [
     route
-    for resource in (responses, conversations, containers, skills, files, models, health)
+    for resource in (responses, chat_completions, conversations, containers, skills, files, models, health)
     for route in resource.routes
 ]
 _KEY_RELOAD_SECONDS = 2.0
@@ -79,7 +80,7 @@ def make_app(services: Services) -> Starlette:
     provided = [route for provider in services.registry.providers for route in provider.routes()]
     internal = [] if services.call_tokens is None else [replica_calls.route]
     app = Starlette(
-        routes=[*ROUTES, openapi_route(ROUTES), *provided, *internal],
+        routes=[*ROUTES, openapi_route(ROUTES), *chat_completions.undocumented_routes, *provided, *internal],
         middleware=[Middleware(RequestMiddleware, services=services, cors_origins=services.config.server.cors_origins)],
         exception_handlers={HTTPException: router_error},
     )

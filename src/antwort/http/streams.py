@@ -36,7 +36,7 @@ def error_event(error: ApiError) -> Iterable[bytes]:
 
 
 class EventStream(Response, Generic[T]):
-    """Sends each event as the SSE frame that `encode` makes of it.
+    """Sends each event as the SSE frames that `encode` makes of it, if any.
 
     `on_close` is called once: before the end of the body, so that the next request of the client finds limits released,
     or when the stream breaks. After an exception the last frames are those that `error_frames` makes of it.
@@ -85,7 +85,8 @@ class EventStream(Response, Generic[T]):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             try:
                 async for event in events:
-                    await self._send(send, self._encode(event))
+                    if frame := self._encode(event):
+                        await self._send(send, frame)
             except (ClientDisconnect, OSError):
                 raise
             except Exception as error:  # noqa: BLE001 - the status has been sent: the error goes into the stream

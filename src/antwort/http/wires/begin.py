@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import ExitStack
 from typing import TypedDict
 
 from starlette.requests import Request
 
+from antwort.api.events import AnyEvent, ResponseCreated, ResponseInProgress, ResponseQueued
 from antwort.api.requests import CreateResponse
 from antwort.api.responses import Response
 from antwort.auth import Caller
@@ -17,6 +20,8 @@ from antwort.http.errors import from_model_fault
 from antwort.http.services import Services
 from antwort.net.disconnect import run_until_disconnect
 from antwort.telemetry import audit
+
+_BEFORE_ANSWER = (ResponseCreated, ResponseQueued, ResponseInProgress)
 
 
 async def begin_response(
@@ -43,6 +48,62 @@ async def finish_response(run: ResponseRun, request: Request) -> Response:
     if response.status == "failed" and run.fault is not None and not _has_answer(response):
         raise from_model_fault(run.fault)
     return response
+
+
+async def open_events(run: ResponseRun, request: Request, wait: float) -> AsyncGenerator[AnyEvent, None]:
+    """The events of a response, for a stream, once the model has begun to answer: before that, a failure is an error.
+
+    After `wait` seconds the stream begins in any case, and a later failure is an event of it.
+    """
+    events, begun = run.events(), list[AnyEvent]()
+    opening = asyncio.create_task(_read_opening(events, begun))
+    try:
+        await run_until_disconnect(request.receive, _wait_for(opening, wait))
+        if opening.done():
+            opening.result()
+            await _raise_if_failed(run, events)
+    except BaseException:
+        await _close(events, opening)
+        raise
+    return _continued(events, begun, opening)
+
+
+async def _wait_for(opening: asyncio.Task[None], seconds: float) -> None:
+    await asyncio.wait({opening}, timeout=seconds)
+
+
+async def _read_opening(events: AsyncGenerator[AnyEvent, None], begun: list[AnyEvent]) -> None:
+    """Read up to the first event that shows the answer, or its failure."""
+    async for event in events:
+        begun.append(event)
+        if not isinstance(event, _BEFORE_ANSWER):
+            return
+
+
+async def _raise_if_failed(run: ResponseRun, events: AsyncGenerator[AnyEvent, None]) -> None:
+    if run.fault is not None:
+        async for _ in events:  # stores the response
+            pass
+        raise from_model_fault(run.fault)
+
+
+async def _continued(
+    events: AsyncGenerator[AnyEvent, None], begun: list[AnyEvent], opening: asyncio.Task[None]
+) -> AsyncGenerator[AnyEvent, None]:
+    try:
+        await opening
+        for event in begun:
+            yield event
+        async for event in events:
+            yield event
+    finally:
+        await _close(events, opening)
+
+
+async def _close(events: AsyncGenerator[AnyEvent, None], opening: asyncio.Task[None]) -> None:
+    opening.cancel()
+    await asyncio.wait({opening})
+    await events.aclose()
 
 
 def _has_answer(response: Response) -> bool:
