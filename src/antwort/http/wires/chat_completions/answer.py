@@ -51,7 +51,7 @@ class WrittenCustom(Struct, omit_defaults=True):
     input: str | UnsetType = UNSET
 
 
-class ToolCall(Struct, omit_defaults=True):
+class ChatToolCall(Struct, omit_defaults=True):
     """A tool call. In chunks it has an `index`, and after its first chunk neither an `id` nor a `type`."""
 
     index: int | UnsetType = UNSET
@@ -68,7 +68,7 @@ class ChatLogprobs(Struct):
     refusal: None = None
 
 
-class AnswerMessage(Struct, kw_only=True):
+class ChatAnswerMessage(Struct, kw_only=True):
     """The message of the model."""
 
     role: Literal["assistant"] = "assistant"
@@ -76,7 +76,7 @@ class AnswerMessage(Struct, kw_only=True):
     refusal: str | None
     annotations: list[dict[str, Any]]
     """Citations: each has its `type`, and the citation under the name of that."""
-    tool_calls: list[ToolCall] | UnsetType = UNSET
+    tool_calls: list[ChatToolCall] | UnsetType = UNSET
     function_call: WrittenFunction | UnsetType = UNSET
     """In place of `tool_calls`, for a request with `functions`."""
     reasoning_content: str | UnsetType = UNSET
@@ -84,11 +84,11 @@ class AnswerMessage(Struct, kw_only=True):
     """The items of hosted calls, for a request with `antwort:tools`."""
 
 
-class Choice(Struct):
+class ChatChoice(Struct):
     """The only choice."""
 
     index: Literal[0]
-    message: AnswerMessage
+    message: ChatAnswerMessage
     logprobs: ChatLogprobs | None
     finish_reason: FinishReason
 
@@ -100,7 +100,7 @@ class ChatCompletion(Struct, kw_only=True):
     object: Literal["chat.completion"] = "chat.completion"
     created: int
     model: str
-    choices: list[Choice]
+    choices: list[ChatChoice]
     usage: ChatUsage
     service_tier: str
     system_fingerprint: None = None
@@ -115,7 +115,7 @@ class ChunkDelta(Struct, omit_defaults=True):
     content: str | UnsetType | None = UNSET
     refusal: str | UnsetType | None = UNSET
     annotations: list[dict[str, Any]] | UnsetType = UNSET
-    tool_calls: list[ToolCall] | UnsetType = UNSET
+    tool_calls: list[ChatToolCall] | UnsetType = UNSET
     function_call: WrittenFunction | UnsetType = UNSET
     reasoning_content: str | UnsetType = UNSET
     hosted_items: list[dict[str, Any]] | UnsetType = field(name="antwort:items", default=UNSET)

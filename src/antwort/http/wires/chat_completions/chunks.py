@@ -20,8 +20,8 @@ from antwort.api.projection import ResponseView
 from antwort.api.responses import Response
 from antwort.http.wires.chat_completions.answer import (
     ChatLogprobs,
+    ChatToolCall,
     ChunkDelta,
-    ToolCall,
     WrittenCustom,
     WrittenFunction,
 )
@@ -98,14 +98,17 @@ class ChunkWriter:
     # ── text ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _text(self, event: wire.OutputTextDelta) -> bytes:
+        if not event.delta:  # a token may be half a character: it has logprobs only
+            return self._begun() + self._with_logprobs(b"{}", event) if self._chat.form.has_logprobs else b""
         begun = b"" if self._has_begun else self._begin(content="")
         self._has_content = True
         delta = b'{"content":' + _encode(self._joined("text", event.output_index, event.delta)) + b"}"
-        if not self._chat.form.has_logprobs:
-            return begun + self._frame(delta)
+        return begun + (self._with_logprobs(delta, event) if self._chat.form.has_logprobs else self._frame(delta))
+
+    def _with_logprobs(self, delta: bytes, event: wire.OutputTextDelta) -> bytes:
         logprobs = _encode(ChatLogprobs(event.logprobs))
         after = b',"logprobs":' + logprobs + b',"finish_reason":null}]' + self._usage
-        return begun + self._frame(delta, after)
+        return self._frame(delta, after)
 
     def _refusal(self, event: wire.RefusalDelta) -> bytes:
         text = self._joined("refusal", event.output_index, event.delta)
@@ -119,7 +122,7 @@ class ChunkWriter:
     def _joined(self, kind: str, source: object, delta: str) -> str:
         """A delta, behind a blank line if another message or part precedes it."""
         last = self._last.get(kind)
-        if last == source or not delta:
+        if last == source:
             return delta
         self._last[kind] = source
         return delta if last is None else SEPARATOR + delta
@@ -135,10 +138,10 @@ class ChunkWriter:
             delta = ChunkDelta(function_call=WrittenFunction(item["name"], ""))
         elif item["type"] == "custom_tool_call":
             custom = WrittenCustom(item["name"], "")
-            delta = ChunkDelta(tool_calls=[ToolCall(index, item["call_id"], "custom", custom=custom)])
+            delta = ChunkDelta(tool_calls=[ChatToolCall(index, item["call_id"], "custom", custom=custom)])
         else:
             function = WrittenFunction(item["name"], "")
-            delta = ChunkDelta(tool_calls=[ToolCall(index, item["call_id"], "function", function)])
+            delta = ChunkDelta(tool_calls=[ChatToolCall(index, item["call_id"], "function", function)])
         return self._begun() + self._frame(_encode(delta))
 
     def _arguments(self, event: wire.FunctionArgumentsDelta) -> bytes:

@@ -14,15 +14,15 @@ from msgspec import UNSET, UnsetType
 from antwort.api.projection import ResponseView
 from antwort.api.responses import IgnoredTool, Response, Usage
 from antwort.http.wires.chat_completions.answer import (
-    AnswerMessage,
+    ChatAnswerMessage,
+    ChatChoice,
     ChatCompletion,
     ChatLogprobs,
+    ChatToolCall,
     ChatUsage,
-    Choice,
     CompletionTokensDetails,
     FinishReason,
     PromptTokensDetails,
-    ToolCall,
     WrittenCustom,
     WrittenFunction,
 )
@@ -42,7 +42,7 @@ def completion(response: Response, chat: ChatRequest, view: ResponseView) -> Cha
     texts, refusals = _texts(response.output, "text"), _texts(response.output, "refusal")
     text, refusal = SEPARATOR.join(texts), SEPARATOR.join(refusals) or None
     reasoning = SEPARATOR.join(filter(None, _reasoning_texts(response.output)))
-    message = AnswerMessage(
+    message = ChatAnswerMessage(
         content=text if text or not (calls or refusal) else None,
         refusal=refusal,
         annotations=citations(response.output),
@@ -59,7 +59,7 @@ def completion(response: Response, chat: ChatRequest, view: ResponseView) -> Cha
         id=completion_id(response),
         created=response.created_at,
         model=response.model,
-        choices=[Choice(0, message, logprobs, finish_reason(response, form))],
+        choices=[ChatChoice(0, message, logprobs, finish_reason(response, form))],
         usage=usage(response.usage),
         service_tier=response.service_tier,
         ignored_tools=ignored_tools(response, chat),
@@ -145,9 +145,9 @@ def _logprobs(output: Iterable[Raw]) -> Iterator[Raw]:
                 yield from part.get("logprobs") or ()
 
 
-def _tool_call(item: Raw) -> ToolCall:
+def _tool_call(item: Raw) -> ChatToolCall:
     if item["type"] == "custom_tool_call":
         custom = WrittenCustom(item["name"], item["input"])
-        return ToolCall(id=item["call_id"], type="custom", custom=custom)
+        return ChatToolCall(id=item["call_id"], type="custom", custom=custom)
     function = WrittenFunction(item["name"], item["arguments"])
-    return ToolCall(id=item["call_id"], type="function", function=function)
+    return ChatToolCall(id=item["call_id"], type="function", function=function)

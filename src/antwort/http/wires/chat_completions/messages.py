@@ -17,21 +17,21 @@ from antwort.api.errors import ApiError, invalid, unsupported_value
 from antwort.api.ids import MAX_ID_LENGTH
 from antwort.http.wires.chat_completions.params import Place
 from antwort.http.wires.chat_completions.request import (
-    AssistantMessage,
+    ChatAssistantMessage,
     ChatAudio,
+    ChatDeveloperMessage,
     ChatFile,
+    ChatFileContent,
+    ChatFunctionCall,
+    ChatFunctionMessage,
     ChatImage,
+    ChatImageUrl,
     ChatMessage,
     ChatRefusal,
+    ChatSystemMessage,
     ChatText,
-    DeveloperMessage,
-    FileContent,
-    FunctionCall,
-    FunctionMessage,
-    ImageUrl,
-    SystemMessage,
-    ToolMessage,
-    UserMessage,
+    ChatToolMessage,
+    ChatUserMessage,
 )
 
 Raw: TypeAlias = dict[str, Any]
@@ -70,17 +70,17 @@ class _MessageReader:
     def add(self, message: ChatMessage, path: str) -> None:
         """Add the items of a message."""
         match message:
-            case SystemMessage():
+            case ChatSystemMessage():
                 self._add_message("system", message.content, path)
-            case DeveloperMessage():
+            case ChatDeveloperMessage():
                 self._add_message("developer", message.content, path)
-            case UserMessage():
+            case ChatUserMessage():
                 self._add_message("user", message.content, path)
-            case AssistantMessage():
+            case ChatAssistantMessage():
                 self._add_assistant(message, path)
-            case ToolMessage():
+            case ChatToolMessage():
                 self._add_output(message, path)
-            case FunctionMessage():
+            case ChatFunctionMessage():
                 self._add_function_output(message, path)
 
     def _append(self, item: Raw, place: Place) -> None:
@@ -94,7 +94,7 @@ class _MessageReader:
         read = content if isinstance(content, str) else _input_parts(content, path)
         self._append({"type": "message", "role": role, "content": read}, Place(path, "message"))
 
-    def _add_assistant(self, message: AssistantMessage, path: str) -> None:
+    def _add_assistant(self, message: ChatAssistantMessage, path: str) -> None:
         reasoning = message.reasoning_content or message.reasoning
         if isinstance(reasoning, str) and reasoning:
             content = [{"type": "reasoning_text", "text": reasoning}]
@@ -111,12 +111,12 @@ class _MessageReader:
         if (called := message.function_call) is not None:
             identifier = f"call_{len(self.items)}_{called.name}"
             self._unanswered.setdefault(called.name, []).append(identifier)
-            self._add_call(identifier, FunctionCall(identifier, called), path)
+            self._add_call(identifier, ChatFunctionCall(identifier, called), path)
 
     def _add_call(self, identifier: str, call: object, path: str) -> None:
         call_id = _call_id(identifier)
-        self._custom_ids[call_id] = not isinstance(call, FunctionCall)
-        if isinstance(call, FunctionCall):
+        self._custom_ids[call_id] = not isinstance(call, ChatFunctionCall)
+        if isinstance(call, ChatFunctionCall):
             fields: Raw = {"name": call.function.name, "arguments": call.function.arguments}
             self._append({"type": "function_call", "call_id": call_id, **fields}, Place(path, "call"))
         else:
@@ -124,7 +124,7 @@ class _MessageReader:
             fields = {"name": custom.name, "input": custom.input}
             self._append({"type": "custom_tool_call", "call_id": call_id, **fields}, Place(path, "custom_call"))
 
-    def _add_output(self, message: ToolMessage, path: str) -> None:
+    def _add_output(self, message: ChatToolMessage, path: str) -> None:
         call_id = _call_id(message.tool_call_id)
         is_custom = self._custom_ids.get(call_id)
         if is_custom is None:
@@ -133,7 +133,7 @@ class _MessageReader:
         output = message.content if isinstance(message.content, str) else _input_parts(message.content, path)
         self._append({"type": kind, "call_id": call_id, "output": output}, Place(path, "output"))
 
-    def _add_function_output(self, message: FunctionMessage, path: str) -> None:
+    def _add_function_output(self, message: ChatFunctionMessage, path: str) -> None:
         waiting = self._unanswered.get(message.name)
         if not waiting:
             raise _without_call(f"no 'function_call' before it calls '{message.name[:100]}'", path, "name")
@@ -156,7 +156,7 @@ def _call_id(given: str) -> str:
 # ── content ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _assistant_content(message: AssistantMessage) -> str | list[Raw]:
+def _assistant_content(message: ChatAssistantMessage) -> str | list[Raw]:
     """The text and the refusal of an assistant message; empty if it has none."""
     content = message.content
     if isinstance(content, str) and not message.refusal:
@@ -193,9 +193,9 @@ def _input_part(part: object, path: str) -> Raw:
 
 def _image(part: ChatImage, path: str) -> Raw:
     given = part.image_url
-    image = given if isinstance(given, ImageUrl) else ImageUrl(given)
+    image = given if isinstance(given, ChatImageUrl) else ChatImageUrl(given)
     if image.url.startswith("data:") and not _is_image_data(image.url):
-        param = f"{path}.image_url.url" if isinstance(given, ImageUrl) else f"{path}.image_url"
+        param = f"{path}.image_url.url" if isinstance(given, ChatImageUrl) else f"{path}.image_url"
         message = "expected a data URL of an image with base64, such as 'data:image/png;base64,…'"
         raise invalid(f"Invalid '{param}': {message}.", param=param)
     detail = {} if image.detail is None else {"detail": image.detail}
@@ -212,7 +212,7 @@ def _is_image_data(url: str) -> bool:
         return False
 
 
-def _file(file: FileContent, path: str) -> Raw:
+def _file(file: ChatFileContent, path: str) -> Raw:
     if file.file_id is None and file.file_data is None:
         message = f"Missing required parameter: '{path}.file.file_id' or '{path}.file.file_data'."
         raise invalid(message, param=f"{path}.file", code="missing_required_parameter")

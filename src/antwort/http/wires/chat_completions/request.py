@@ -28,7 +28,7 @@ class ChatText(Struct, tag_field="type", tag="text"):
     text: str
 
 
-class ImageUrl(Struct):
+class ChatImageUrl(Struct):
     """The URL or data URL of an image."""
 
     url: str
@@ -38,14 +38,14 @@ class ImageUrl(Struct):
 class ChatImage(Struct, tag_field="type", tag="image_url"):
     """An image. Some clients send the URL without an object around it."""
 
-    image_url: ImageUrl | str
+    image_url: ChatImageUrl | str
 
 
 class ChatAudio(Struct, tag_field="type", tag="input_audio"):
     """Audio, which is refused."""
 
 
-class FileContent(Struct):
+class ChatFileContent(Struct):
     """An uploaded file, or the content of one."""
 
     file_id: str | None = None
@@ -56,7 +56,7 @@ class FileContent(Struct):
 class ChatFile(Struct, tag_field="type", tag="file"):
     """A file."""
 
-    file: FileContent
+    file: ChatFileContent
 
 
 class ChatRefusal(Struct, tag_field="type", tag="refusal"):
@@ -85,44 +85,44 @@ class CalledTool(Struct):
     input: str
 
 
-class FunctionCall(Struct, tag_field="type", tag="function"):
+class ChatFunctionCall(Struct, tag_field="type", tag="function"):
     """A tool call with JSON arguments."""
 
     id: str
     function: CalledFunction
 
 
-class CustomCall(Struct, tag_field="type", tag="custom"):
+class ChatCustomCall(Struct, tag_field="type", tag="custom"):
     """A tool call with free text."""
 
     id: str
     custom: CalledTool
 
 
-class SystemMessage(Struct, tag_field="role", tag="system"):
+class ChatSystemMessage(Struct, tag_field="role", tag="system"):
     """Instructions."""
 
     content: Texts
 
 
-class DeveloperMessage(Struct, tag_field="role", tag="developer"):
+class ChatDeveloperMessage(Struct, tag_field="role", tag="developer"):
     """Instructions, in the name of newer models."""
 
     content: Texts
 
 
-class UserMessage(Struct, tag_field="role", tag="user"):
+class ChatUserMessage(Struct, tag_field="role", tag="user"):
     """A message of the user."""
 
     content: str | list[UserPart]
 
 
-class AssistantMessage(Struct, tag_field="role", tag="assistant"):
+class ChatAssistantMessage(Struct, tag_field="role", tag="assistant"):
     """An earlier answer of a model, of this server or another one."""
 
     content: str | list[AssistantPart] | None = None
     refusal: str | None = None
-    tool_calls: Annotated[list[FunctionCall | CustomCall], Meta(max_length=MAX_CALLS)] | None = None
+    tool_calls: Annotated[list[ChatFunctionCall | ChatCustomCall], Meta(max_length=MAX_CALLS)] | None = None
     function_call: CalledFunction | None = None
     reasoning_content: Any = None
     """Reasoning text, if it is a string…"""
@@ -133,14 +133,14 @@ class AssistantMessage(Struct, tag_field="role", tag="assistant"):
     )
 
 
-class ToolMessage(Struct, tag_field="role", tag="tool"):
+class ChatToolMessage(Struct, tag_field="role", tag="tool"):
     """The output of a tool call."""
 
     tool_call_id: str
     content: str | list[OutputPart]
 
 
-class FunctionMessage(Struct, tag_field="role", tag="function"):
+class ChatFunctionMessage(Struct, tag_field="role", tag="function"):
     """The output of a call in the deprecated form: it has the name of the function in place of an id."""
 
     name: str
@@ -148,7 +148,12 @@ class FunctionMessage(Struct, tag_field="role", tag="function"):
 
 
 ChatMessage: TypeAlias = (
-    SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage | FunctionMessage
+    ChatSystemMessage
+    | ChatDeveloperMessage
+    | ChatUserMessage
+    | ChatAssistantMessage
+    | ChatToolMessage
+    | ChatFunctionMessage
 )
 
 # ── tools ────────────────────────────────────────────────────────────────────────────────────────────────────────────
