@@ -110,7 +110,8 @@ class ComparedServers:
             stateless = Endpoint(server, key, "/v1/responses", {"input": INPUT, "store": False})
             stored = Endpoint(server, key, "/v1/responses", {"input": INPUT, "store": True})
             with_code = Endpoint(server, key, "/v1/responses", {"input": INPUT, "tools": [CODE_INTERPRETER]})
-            yield {"stateless": stateless, "stored": stored, "code": with_code}
+            chat = Endpoint(server, key, "/v1/chat/completions", {"messages": [{"role": "user", "content": INPUT}]})
+            yield {"stateless": stateless, "stored": stored, "chat": chat, "code": with_code}
 
     def _antwort_config(self, folder: Path, store_url: str) -> dict[str, Any]:
         models = {model: {"kind": "chat_completions", "base_url": self.upstream, "model": model} for model in MODELS}

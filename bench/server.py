@@ -21,9 +21,9 @@ from processes import ServerNotReadyError
 AT_ONCE = (1, 16, 256)
 ROUNDS, STARTS = 3, 5
 STREAMS, WARM_STREAMS = 1_000, 32
-ANTWORT_ENDPOINTS = ("stateless", "stored")
+ANTWORT_ENDPOINTS = ("stateless", "stored", "chat")
 LITELLM_ENDPOINTS = ("LiteLLM /responses", "LiteLLM /chat")
-TARGETS = {"stateless": 0.002, "stored": 0.004}  # seconds of CPU time per request
+TARGETS = {"stateless": 0.002, "stored": 0.004, "chat": 0.002}  # seconds of CPU time per request
 READY_TARGET = 1.5
 
 Start: TypeAlias = Callable[[], AbstractContextManager[dict[str, Endpoint]]]
@@ -66,6 +66,7 @@ def collect_failure(failures: dict[str, str], name: str) -> Iterator[None]:
 NOTES = [
     "  one process each, an API key with every request, one upstream that answers with eight words. antwort always",
     "  streams from it, LiteLLM only for streamed requests; both use its chat completions, also for /responses.",
+    "  stateless and stored are requests to /v1/responses, chat those to /v1/chat/completions.",
     "  CPU is that of the server process. Load generator and upstream share its cores, which limits throughput.",
 ]
 
@@ -156,6 +157,8 @@ def rows(samples: Samples, failures: Mapping[str, str]) -> list[Row]:
         row("first word of a stream", "first word"),
         row("CPU of 100 words, streamed", "streamed"),
         row("CPU of 100 words, not streamed", "whole"),
+        row("CPU of 100 words, streamed, chat", "streamed", "chat"),
+        row("CPU of 100 words, not streamed, chat", "whole", "chat"),
         row(f"{STREAMS:,} streams opened, first word on all", "opened"),
         row(f"memory per stream, {STREAMS:,} open", "each", unit="MB"),
         of_process("memory without streams", "idle", "MB"),
