@@ -548,6 +548,7 @@ def test_web_pages_of_configured_origins_may_ask(http):
             {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {"$ref": "#/none"}}}},
             "response_format.json_schema.schema",
         ),
+        ({"response_format": {"type": "json_object", "schema": {}}}, "response_format.schema"),
         ({"n": 2}, "n"),
         ({"n": "two"}, "n"),
         ({"audio": {"voice": "x"}}, "audio"),

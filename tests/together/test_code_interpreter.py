@@ -68,6 +68,26 @@ def client(server):
         yield client
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_chat_completion_runs_code_and_continues_in_the_same_container(client, stream):
+    def ask(*messages):
+        request = {"model": "scripted", "messages": messages, "extra_body": {"antwort:tools": [AUTO]}}
+        if not stream:
+            return client.chat.completions.create(**request).choices[0].message
+        with client.chat.completions.stream(**request) as events:
+            return events.get_final_completion().choices[0].message
+
+    question = {"role": "user", "content": "# run\nx = 20; x"}
+    first = ask(question)
+    (item,) = first.model_extra["antwort:items"]
+    assert (first.content, item["status"], item["outputs"]) == ("20", "completed", [{"type": "logs", "logs": "20"}])
+
+    again = {"role": "user", "content": "# run\nx + 1"}
+    second = ask(question, first.model_dump(exclude_none=True), again)
+    assert second.content == "21"
+    assert second.model_extra["antwort:items"][0]["container_id"] == item["container_id"]
+
+
 # ── files and results ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -49,6 +49,25 @@ def test_the_banner_names_the_engine(env):
     assert "tools      code_interpreter, shell, web_search" in env.server.banner
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_web_search_options_of_a_chat_completion(env, client, stream):
+    place = {"type": "approximate", "approximate": {"country": "DE"}}
+    options = {"search_context_size": "low", "user_location": place}
+    messages = [{"role": "user", "content": "tea and cite"}]
+    request = {"model": "scripted", "messages": messages, "web_search_options": options}
+    if stream:
+        with client.chat.completions.stream(**request) as events:
+            message = events.get_final_completion().choices[0].message
+    else:
+        message = client.chat.completions.create(**request).choices[0].message
+    cited = [one if isinstance(one, dict) else one.to_dict() for one in message.annotations]
+    spans = [(one["url_citation"]["start_index"], one["url_citation"]["end_index"]) for one in cited]
+
+    assert {one["url_citation"]["url"] for one in cited} == {f"{env.site.url}/tea"}
+    assert [message.content[start:end] for start, end in spans] == ["[1]", f"[Tea prices]({env.site.url}/tea)"]
+    assert "antwort:items" not in (message.model_extra or {})
+
+
 # ── searches, pages and citations ────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -248,7 +248,7 @@ def decode(body: bytes, into: type[T], *, tool_types: ToolTypes = ALL_REFUSED) -
 
 def _decode_with_tools(body: bytes, into: type[T], tool_types: ToolTypes, error: msgspec.ValidationError) -> T:
     """Decode a body that is not valid: only declared tools may be the reason."""
-    plain = _decode_plain(body)
+    plain = decode_plain(body)
     if not isinstance(plain, dict):
         raise malformed(error) from error
     document = cast("dict[str, Any]", plain)
@@ -290,7 +290,7 @@ def _check_unchecked(tools: Iterable[ToolDeclaration], param: str, tool_types: T
             raise refuse(kind, tool_types.available, f"{path}.type")
 
 
-def _decode_plain(body: bytes) -> object:
+def decode_plain(body: bytes) -> object:
     """The JSON of a body that is not valid, for the error; None if it ends in a syntax error."""
     try:
         return msgspec.json.decode(body)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import msgspec
 
 from antwort.api.errors import ApiError, invalid, malformed
-from antwort.api.requests import CreateResponse, Include, ReasoningOptions, Text
+from antwort.api.requests import CreateResponse, Include, ReasoningOptions, Text, decode_plain
 from antwort.api.tools import ToolTypes
 from antwort.engine.ports import SamplingOptions
 from antwort.http.wires.chat_completions.messages import to_items
@@ -95,7 +95,7 @@ def _decode(body: bytes) -> CreateChatCompletion:
     try:
         return _decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise malformed(error, document=msgspec.json.decode(body), tool_types=_TOOL_TYPES) from error
+        raise malformed(error, document=decode_plain(body), tool_types=_TOOL_TYPES) from error
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise invalid(f"We could not parse the JSON body of your request: {error}", code="invalid_json") from error
 

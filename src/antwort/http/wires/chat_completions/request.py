@@ -244,15 +244,15 @@ ChatToolChoice: TypeAlias = Literal["none", "auto", "required"] | ChosenFunction
 # ── other parameters ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class ChatTextOutput(Struct, tag_field="type", tag="text"):
+class ChatTextOutput(Struct, tag_field="type", tag="text", forbid_unknown_fields=True):
     """Plain text."""
 
 
-class ChatJsonObject(Struct, tag_field="type", tag="json_object"):
+class ChatJsonObject(Struct, tag_field="type", tag="json_object", forbid_unknown_fields=True):
     """Any JSON object."""
 
 
-class ChatSchema(Struct):
+class ChatSchema(Struct, forbid_unknown_fields=True):
     """A JSON schema with its name."""
 
     name: Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
@@ -261,7 +261,7 @@ class ChatSchema(Struct):
     strict: bool | None = None
 
 
-class ChatJsonSchema(Struct, tag_field="type", tag="json_schema"):
+class ChatJsonSchema(Struct, tag_field="type", tag="json_schema", forbid_unknown_fields=True):
     """JSON that matches a schema."""
 
     json_schema: ChatSchema
