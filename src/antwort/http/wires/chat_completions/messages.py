@@ -26,6 +26,7 @@ from antwort.http.wires.chat_completions.request import (
     ChatFunctionMessage,
     ChatImage,
     ChatImageUrl,
+    ChatInstruction,
     ChatMessage,
     ChatRefusal,
     ChatSystemMessage,
@@ -179,7 +180,7 @@ def _input_parts(parts: Sequence[object], path: str) -> list[Raw]:
 
 def _input_part(part: object, path: str) -> Raw:
     match part:
-        case ChatText():
+        case ChatText() | ChatInstruction():
             return {"type": "input_text", "text": part.text}
         case ChatImage():
             return _image(part, path)

@@ -65,7 +65,14 @@ class ChatRefusal(Struct, tag_field="type", tag="refusal"):
     refusal: str
 
 
-Texts: TypeAlias = str | list[ChatText]
+class ChatInstruction(Struct):
+    """Text of instructions, which have no other parts."""
+
+    text: str
+    type: Literal["text"] = "text"
+
+
+Texts: TypeAlias = str | list[ChatInstruction]
 UserPart: TypeAlias = ChatText | ChatImage | ChatAudio | ChatFile
 OutputPart: TypeAlias = ChatText | ChatImage | ChatFile
 AssistantPart: TypeAlias = ChatText | ChatRefusal
