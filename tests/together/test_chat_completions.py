@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import httpx2
 import openai
@@ -61,7 +62,7 @@ def upstream():
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, upstream):
     directory = tmp_path_factory.mktemp("server")
-    key = create_key(directory, KEY)
+    keys = {KEY: create_key(directory, KEY), "one": create_key(directory, "one", "--concurrent-responses", "1")}
     config = {
         "auth": {"keys_file": "keys.json", "requests_per_minute": 100_000, "concurrent_responses": 100},
         "server": {"cors_origins": ["https://app.example"]},
@@ -76,7 +77,7 @@ def server(tmp_path_factory, upstream):
     script = {**SCRIPT, "answers": [*SEARCHES, *SCRIPT["answers"]]}
     program = ROOT / "tests" / "support" / "fake_echo_provider.py"
     with run_server(directory, config, script=script, program=program) as running:
-        running.keys[KEY] = key
+        running.keys = keys
         yield running
 
 
@@ -449,6 +450,25 @@ def test_an_unknown_model_and_a_missing_key(client, server):
         ask(stranger, "hello")
 
 
+def test_the_limit_of_concurrent_responses_counts_streams_until_they_end(server):
+    with sdk_client(server.url, "sync", server.keys["one"]) as client:
+        with client.chat.completions.create(
+            model="scripted", messages=[{"role": "user", "content": "forever"}], stream=True
+        ) as stream:
+            next(iter(stream))
+            with pytest.raises(openai.RateLimitError):
+                ask(client, "hello")
+        assert wait_until(lambda: answers(client))
+
+
+def answers(client) -> bool:
+    """Whether the key may ask again."""
+    try:
+        return said(ask(client, "hello")) == "You said: hello"
+    except openai.RateLimitError:
+        return False
+
+
 def test_text_completions_are_refused_by_name(client):
     with pytest.raises(openai.NotFoundError) as caught:
         client.completions.create(model="scripted", prompt="hello")
@@ -591,9 +611,17 @@ def test_bodies_that_are_too_deep_too_long_or_no_json(http):
 
 
 def test_a_client_that_disconnects_cancels_the_answer(http):
+    before = cancelled_answers(http)
     body = {"messages": [{"role": "user", "content": "forever"}], "stream": True}
     with http.stream("POST", "/v1/chat/completions", json=body) as answer:
         assert "begun" in next(text for text in answer.iter_text() if "begun" in text)
 
-    cancelled = 'antwort_responses_total{model="scripted",status="cancelled"} 1.0'
-    wait_until(lambda: cancelled in http.get("/metrics").text)
+    wait_until(lambda: cancelled_answers(http) > before)
+
+
+def cancelled_answers(http) -> float:
+    """The answers that the metrics count as cancelled."""
+    counted = re.search(
+        r'antwort_responses_total{model="scripted",status="cancelled"} (\S+)', http.get("/metrics").text
+    )
+    return float(counted[1]) if counted else 0

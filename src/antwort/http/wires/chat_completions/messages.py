@@ -11,7 +11,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Sequence
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from antwort.api.errors import ApiError, invalid, unsupported_value
 from antwort.api.ids import MAX_ID_LENGTH
@@ -19,6 +19,7 @@ from antwort.http.wires.chat_completions.params import Place
 from antwort.http.wires.chat_completions.request import (
     ChatAssistantMessage,
     ChatAudio,
+    ChatCustomCall,
     ChatDeveloperMessage,
     ChatFile,
     ChatFileContent,
@@ -108,21 +109,20 @@ class _MessageReader:
         if content := _assistant_content(message):
             self._append({"type": "message", "role": "assistant", "content": content}, Place(path, "message"))
         for at, call in enumerate(message.tool_calls or ()):
-            self._add_call(call.id, call, f"{path}.tool_calls[{at}]")
+            self._add_call(call, f"{path}.tool_calls[{at}]")
         if (called := message.function_call) is not None:
             identifier = f"call_{len(self.items)}_{called.name}"
             self._unanswered.setdefault(called.name, []).append(identifier)
-            self._add_call(identifier, ChatFunctionCall(identifier, called), path)
+            self._add_call(ChatFunctionCall(identifier, called), path)
 
-    def _add_call(self, identifier: str, call: object, path: str) -> None:
-        call_id = _call_id(identifier)
+    def _add_call(self, call: ChatFunctionCall | ChatCustomCall, path: str) -> None:
+        call_id = _call_id(call.id)
         self._custom_ids[call_id] = not isinstance(call, ChatFunctionCall)
         if isinstance(call, ChatFunctionCall):
             fields: Raw = {"name": call.function.name, "arguments": call.function.arguments}
             self._append({"type": "function_call", "call_id": call_id, **fields}, Place(path, "call"))
         else:
-            custom = cast("Any", call).custom
-            fields = {"name": custom.name, "input": custom.input}
+            fields = {"name": call.custom.name, "input": call.custom.input}
             self._append({"type": "custom_tool_call", "call_id": call_id, **fields}, Place(path, "custom_call"))
 
     def _add_output(self, message: ChatToolMessage, path: str) -> None:
