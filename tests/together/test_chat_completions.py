@@ -446,8 +446,8 @@ def test_an_unknown_model_and_a_missing_key(client, server):
         with pytest.raises(openai.BadRequestError) as caught:
             client.chat.completions.create(model="no", messages=[{"role": "user", "content": "hi"}], stream=stream)
         assert (caught.value.code, caught.value.param) == ("model_not_found", "model")
-    with sdk_client(server.url, "sync", "wrong") as stranger, pytest.raises(openai.AuthenticationError):
-        ask(stranger, "hello")
+    with sdk_client(server.url, "sync", "wrong") as other, pytest.raises(openai.AuthenticationError):
+        ask(other, "hello")
 
 
 def test_the_limit_of_concurrent_responses_counts_streams_until_they_end(server):

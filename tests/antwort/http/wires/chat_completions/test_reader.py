@@ -73,9 +73,9 @@ def read(body: Any, types: ToolTypes = TYPES) -> ChatRequest:
     return read_chat(msgspec.json.encode(body), types)
 
 
-def refusal(types: ToolTypes = TYPES, **fields: Any) -> ApiError:
+def refusal(**fields: Any) -> ApiError:
     with pytest.raises(ApiError) as caught:
-        read({"messages": [{"role": "user", "content": "hi"}], **fields}, types)
+        read({"messages": [{"role": "user", "content": "hi"}], **fields})
     return caught.value
 
 
