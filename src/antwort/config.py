@@ -46,6 +46,20 @@ class _Section(Struct, forbid_unknown_fields=True, kw_only=True):
     pass
 
 
+class WebSocketSettings(_Section):
+    """Configuration: the WebSocket of `/v1/responses`."""
+
+    enabled: bool = True
+    max_age: Seconds = 3600.0
+    """After this time a connection takes no more requests, and is closed when no response runs."""
+    idle_timeout: Seconds = 1800.0
+    """A connection without a running response is closed after this time."""
+    max_per_tenant: Positive = 100
+    """Open connections of one tenant on this process."""
+    max_history: Positive = 16 * 1024 * 1024
+    """Bytes of the histories with `store: false` that a connection keeps, so that requests can continue them."""
+
+
 class ServerSettings(_Section):
     """Configuration: listening address, request limits and timeouts."""
 
@@ -70,6 +84,7 @@ class ServerSettings(_Section):
     max_connections: Positive = 4096
     cors_origins: list[str] = field(default_factory=list[str])
     """Origins whose web pages may use the server (CORS), such as `https://app.example`; `*` is every origin."""
+    websocket: WebSocketSettings = field(default_factory=WebSocketSettings)
     replica_url: str | None = None
     """Where other replicas on the same store reach this one, such as `http://10.0.0.7:8080`."""
 

@@ -110,6 +110,7 @@ class Metrics:
         )
         self.responses = self._counter("antwort_responses", "Finished responses.", "model", "status")
         self.running = Gauge("antwort_responses_running", "Running responses.", registry=self.registry)
+        self.websockets = Gauge("antwort_websockets", "Open WebSockets.", registry=self.registry)
         self.model_seconds = self._histogram("antwort_model_seconds", "Duration of a model call.", "model")
         self.first_piece_seconds = self._histogram(
             "antwort_model_first_piece_seconds", "Time to the first chunk of a model call.", "model"

@@ -603,7 +603,15 @@ UPGRADE = (
 )
 
 
-def test_a_websocket_upgrade_is_answered_426_and_a_plain_get_405(server):
+@pytest.fixture(scope="module")
+def server_without_websocket(tmp_path_factory):
+    config = {"server": {"websocket": {"enabled": False}}}
+    with run_server(tmp_path_factory.mktemp("http-only"), config) as running:
+        yield running
+
+
+def test_a_disabled_websocket_is_answered_426_and_a_plain_get_405(server_without_websocket):
+    server = server_without_websocket
     address = urlsplit(server.url)
     with closing(socket.create_connection((address.hostname, address.port), timeout=30)) as connection:
         connection.sendall(UPGRADE.encode())

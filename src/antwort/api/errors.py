@@ -55,6 +55,7 @@ ErrorCode: TypeAlias = Literal[
     "invalid_http",
     "invalid_json",
     "invalid_json_schema",
+    "invalid_stream_id",
     "invalid_type",
     "invalid_value",
     "http_error",
@@ -73,7 +74,10 @@ ErrorCode: TypeAlias = Literal[
     "unsupported_file",
     "unsupported_parameter",
     "unsupported_value",
+    "websocket_connection_limit_reached",
     "websocket_not_supported",
+    "websocket_queue_full",
+    "websocket_stream_limit_reached",
 ]
 """All codes of the error envelope. docs/server.md describes them."""
 

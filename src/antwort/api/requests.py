@@ -175,6 +175,11 @@ class CreateResponse(InputParameters, kw_only=True):
         return self.conversation.id if isinstance(self.conversation, ConversationRef) else self.conversation
 
     @property
+    def is_obfuscated(self) -> bool:
+        """Whether the deltas of its stream are padded."""
+        return self.stream_options is None or self.stream_options.include_obfuscation is not False
+
+    @property
     def history_param(self) -> str:
         """The parameter that names the history before the request."""
         if self.previous_response_id is not None:

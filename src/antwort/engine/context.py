@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence, Sized
-from dataclasses import dataclass
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar, cast
 
 from antwort.api import items
 from antwort.api.errors import ApiError, invalid, not_found
@@ -47,6 +47,10 @@ class Context:
     before: list[Item]
     given: list[Item]
     start: int = 0
+    previous: list[Raw] = field(default_factory=list[Raw])
+    """The items of the `previous_response_id` chain, as they were loaded."""
+    is_previous_stored: bool = True
+    """Whether they came from the store."""
 
     @property
     def history(self) -> list[Item]:
@@ -64,6 +68,25 @@ class Context:
         return bool(self.given) and isinstance(self.given[-1].known, CompactionTrigger)
 
 
+class RecentResponses(Protocol):
+    """Responses that are not stored and can be continued all the same, such as those of a WebSocket."""
+
+    async def history(self, response_id: str) -> list[Raw] | None:
+        """What `ResponseStore.history` returns for a stored response."""
+        ...
+
+
+class NoRecentResponses:
+    """No responses but those of the store."""
+
+    async def history(self, response_id: str) -> None:
+        """None: there is no such response."""
+        del response_id
+
+
+NO_RECENT_RESPONSES: Final = NoRecentResponses()
+
+
 async def load_context(
     request: CreateResponse,
     owner: Owner,
@@ -73,12 +96,13 @@ async def load_context(
     *,
     tool_types: ToolTypes = ALL_REFUSED,
     is_resumed: bool = False,
+    recent: RecentResponses = NO_RECENT_RESPONSES,
 ) -> Context:
     """Load the history. A reference to a missing object, or to another owner's, is an error that names it.
 
     The input of a resumed response is not validated again: it was when the response began.
     """
-    stored = await _load_history(request, owner, store)
+    stored, is_stored = await _load_history(request, owner, store, recent)
     given_items = request.input if isinstance(request.input, list) else []
     if is_resumed:
         read = await _in_thread_if_many(given_items, lambda: [items.read(raw) for raw in given_items])
@@ -93,7 +117,8 @@ async def load_context(
     resolved = await _resolve(read, owner, store, "input")
     opened = await open_history(before, resolved, sealer, model, asyncio.to_thread)
     given = await _in_thread_if_many(opened.given, lambda: [_normalized_input(item) for item in opened.given])
-    return Context(opened.before, given, opened.start)
+    previous = [] if request.previous_response_id is None else stored
+    return Context(opened.before, given, opened.start, previous, is_stored)
 
 
 async def check_in_steps(given: Iterable[GivenSchema]) -> None:
@@ -113,19 +138,24 @@ async def _in_thread_if_many(many: Sized, work: Callable[[], T]) -> T:
     return work() if len(many) <= _MAX_ITEMS_INLINE else await asyncio.to_thread(work)
 
 
-async def _load_history(request: CreateResponse, owner: Owner, store: Store) -> list[dict[str, Any]]:
+async def _load_history(
+    request: CreateResponse, owner: Owner, store: Store, recent: RecentResponses
+) -> tuple[list[Raw], bool]:
+    """The items before the request, and whether they are stored."""
     if (previous := request.previous_response_id) is not None:
+        if (remembered := await recent.history(previous)) is not None:
+            return remembered, False
         chain = await store.history(owner, previous)
         if chain is None:
             message = f"Previous response with id '{previous}' not found."
             raise ApiError(400, message, code="previous_response_not_found", param="previous_response_id")
-        return chain
+        return chain, True
     if (conversation := request.conversation_id) is not None:
         found = await store.all_items(owner, conversation)
         if found is None:
             raise not_found("Conversation", conversation, param="conversation")
-        return found
-    return []
+        return found, True
+    return [], True
 
 
 def _ids(stored: Iterable[Raw]) -> set[str]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from antwort.api.events import FINAL_EVENTS, AnyEvent, ResponseInProgress, ToolProgress
+from antwort.api.items import Raw
 from antwort.api.responses import Response
 from antwort.engine.checkpoint.steps import Step, encode_step
 from antwort.engine.commands import Ask, Cancelled, Command, Continue, Count, Emit, NextPiece, Open, Run
@@ -122,6 +123,14 @@ class ResponseRun:
     @property
     def is_stored(self) -> bool:
         return self.response.store
+
+    @property
+    def items(self) -> list[Raw]:
+        """What the response adds to the history: its input and its output. Empty if it has no answer."""
+        if self.response.status not in ("completed", "incomplete"):
+            return []
+        given = [item.raw for item in self.context.given if item.type != "compaction_trigger"]
+        return [*given, *self.response.output]
 
     async def finish(self) -> Response:
         """Do all the work; the response that the last event carries."""
@@ -332,9 +341,7 @@ class ResponseRun:
                 pass
 
     async def _write(self) -> None:
-        has_answer = self.response.status in ("completed", "incomplete")
-        given = [item.raw for item in self.context.given if item.type != "compaction_trigger"]
-        appended = [*given, *self.response.output] if has_answer else []
+        appended = self.items
         if self.is_stored:
             await self.store.finish_response(self.owner, self.response, appended=appended, events=self._final_frames)
         elif self.response.conversation is not None and appended:

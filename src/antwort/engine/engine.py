@@ -43,7 +43,14 @@ from antwort.engine.compaction.compactor import Compactor
 from antwort.engine.compaction.opening import SealedReasoning, TenantSealer
 from antwort.engine.compaction.plan import CompactionPlan
 from antwort.engine.compaction.retention import Budgets
-from antwort.engine.context import Context, check_in_steps, check_outputs, load_context
+from antwort.engine.context import (
+    NO_RECENT_RESPONSES,
+    Context,
+    RecentResponses,
+    check_in_steps,
+    check_outputs,
+    load_context,
+)
 from antwort.engine.declared.approvals import check_approvals
 from antwort.engine.declared.tools import DeclaredTool, declare, declared_tools, has_secrets
 from antwort.engine.driver import ResponseRun, RetryingWriter
@@ -91,18 +98,28 @@ class Engine:
         return ToolTypes(available_tool_types(self.tools), self.ignore_unavailable_tools)
 
     async def start(
-        self, owner: Owner, request: CreateResponse, sampling: SamplingOptions | None = None
+        self,
+        owner: Owner,
+        request: CreateResponse,
+        sampling: SamplingOptions | None = None,
+        *,
+        recent: RecentResponses = NO_RECENT_RESPONSES,
+        generate: bool = True,
     ) -> ResponseRun:
         """Validate the request, prepare its response, and store that it began. `sampling` is for other wires.
 
-        `StoreFault`, and nothing is stored, while other replicas may take this one for dead: they would end it.
+        The response may continue one of `recent`. Without `generate` it is complete at once, without output: a later
+        one continues it. `StoreFault`, and nothing is stored, while other replicas may take this one for dead: they
+        would end it.
         """
         await self._check(request)
-        check_input(request)
+        if generate:
+            check_input(request)
         chosen = self.models.find(request.model)
         if sampling is not None and sampling.logit_bias and not chosen.biases_logits:
             raise _no_logit_bias(chosen.name)
-        run = await self._new_run(owner, request, chosen, sampling)
+        run = await self._new_run(owner, request, chosen, sampling, recent)
+        run.turn.generates = generate
         if run.is_stored:
             self.check_lease()
             await self._write_begun(run)
@@ -174,11 +191,16 @@ class Engine:
         await check_in_steps(given_schemas(request))
 
     async def _new_run(
-        self, owner: Owner, request: CreateResponse, chosen: ChosenModel, sampling: SamplingOptions | None = None
+        self,
+        owner: Owner,
+        request: CreateResponse,
+        chosen: ChosenModel,
+        sampling: SamplingOptions | None = None,
+        recent: RecentResponses = NO_RECENT_RESPONSES,
     ) -> ResponseRun:
         name = chosen.name if request.model is None else request.model
         response = initial_response(request, identifier=new_id("resp_"), model=name, created_at=self.now())
-        return await self._prepare(owner, request, response, chosen, sampling=sampling)
+        return await self._prepare(owner, request, response, chosen, sampling=sampling, recent=recent)
 
     async def _prepare(
         self,
@@ -190,11 +212,19 @@ class Engine:
         is_resumed: bool = False,
         checkpoint: Checkpoint | None = None,
         sampling: SamplingOptions | None = None,
+        recent: RecentResponses = NO_RECENT_RESPONSES,
     ) -> ResponseRun:
         """Everything that can be wrong with a request is an error here, before anything is sent or stored."""
         sealer = TenantSealer(self.sealer, owner.tenant)
         context = await load_context(
-            request, owner, self.store, sealer, chosen, tool_types=self.tool_types, is_resumed=is_resumed
+            request,
+            owner,
+            self.store,
+            sealer,
+            chosen,
+            tool_types=self.tool_types,
+            is_resumed=is_resumed,
+            recent=recent,
         )
         check_outputs(context)
         if self.input_urls is not None and not is_resumed:
@@ -316,9 +346,11 @@ class Engine:
     async def _write_begun(self, run: ResponseRun) -> None:
         request = run.turn.request
         tools = request.tools or []
+        # A chain of stored responses is read from the store: what it continues and is not stored becomes its input.
+        unstored = [] if run.context.is_previous_stored else run.context.previous
         stored = StoredResponse(
             response=run.response,
-            input=[item.raw for item in run.context.given],
+            input=[*unstored, *(item.raw for item in run.context.given)],
             request={
                 **msgspec.to_builtins(msgspec.structs.replace(request, tools=None, input=None)),
                 "tools": run.response.tools,  # without their secrets, which are not stored

@@ -121,6 +121,8 @@ class TurnLoop:
         """The options that the request does not have."""
         self.opening = Opening()
         """What the response begins with."""
+        self.generates = True
+        """Whether a model is asked; otherwise the response is complete at once."""
         self.show_tools: Callable[[list[Raw]], list[Raw]] = list
         """The declared tools, as the response shows them at its end."""
         if self._compaction.is_upstream_triggered:  # the reply is a compaction, and no call
@@ -172,6 +174,8 @@ class TurnLoop:
 
     def _advance(self, reply: ReplyQueue | None) -> Generator[Command, Any, AnyEvent]:
         """Ask the model until it calls no hosted tool; the last event. `reply` was read before, but is not ended."""
+        if not self.generates:
+            return self._completed()
         if self._compaction.is_triggered:
             assert self._compaction.compactor is not None  # noqa: S101 - checked when the response was prepared
             yield from self._compact(self._compaction.compactor, is_last=True)

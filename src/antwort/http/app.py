@@ -53,6 +53,8 @@ from antwort.http.resources import (
 from antwort.http.services import Services
 from antwort.http.wires import responses
 from antwort.http.wires.chat_completions import handlers as chat_completions
+from antwort.http.wires.websocket import handshake
+from antwort.http.wires.websocket.registry import OpenWebSockets
 from antwort.models.registry import ModelRegistry, open_models
 from antwort.net.fetch import AddressPolicy, Fetcher, FetchLimits
 from antwort.net.origin import is_loopback
@@ -80,7 +82,14 @@ def make_app(services: Services) -> Starlette:
     provided = [route for provider in services.registry.providers for route in provider.routes()]
     internal = [] if services.call_tokens is None else [replica_calls.route]
     app = Starlette(
-        routes=[*ROUTES, openapi_route(ROUTES), *chat_completions.undocumented_routes, *provided, *internal],
+        routes=[
+            *ROUTES,
+            handshake.route,
+            openapi_route(ROUTES),
+            *chat_completions.undocumented_routes,
+            *provided,
+            *internal,
+        ],
         middleware=[Middleware(RequestMiddleware, services=services, cors_origins=services.config.server.cors_origins)],
         exception_handlers={HTTPException: router_error},
     )
@@ -123,6 +132,7 @@ async def open_services(
         mcp.description,
         ProcessRateLimiter() if store.replicas is None else StoreRateLimiter(store.replicas, store.replica_id),
         membership,
+        websockets=OpenWebSockets(config.server.websocket.max_per_tenant),
         call_tokens=tokens if config.server.replica_url is not None else None,
     )
     takeover = Takeover(
@@ -136,6 +146,7 @@ async def open_services(
         for provider in (*_providers(config, store, running, web_search.provider, mcp.provider), *extra_providers):
             registry.register(provider)
         registry.register_metrics(metrics.registry)
+        metrics.websockets.set_function(lambda: services.websockets.count)
         tasks += await _recover(takeover, running, membership)
         log.info("started", replica=services.directory.own_id)
         yield services

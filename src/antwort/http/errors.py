@@ -22,9 +22,10 @@ from antwort.telemetry import log
 _PARAMS = {"tier": "memory_limit", "path": "file", "size": "file"}
 _CODES: dict[str, ErrorCode] = {"size": "container_full"}
 _MAX_PATH_LENGTH = 200
+_MAX_LOGGED_PARAM = 100
 _NO_WEBSOCKET = ApiError(
     426,
-    "This server has no WebSocket: send the request over HTTP, as a POST to this path, with `stream` for events.",
+    "This server has no WebSocket here: send the request over HTTP, as a POST to this path, with `stream` for events.",
     code="websocket_not_supported",
 )
 """Clients such as Codex change to HTTP after this status, and repeat the request after another one."""
@@ -121,6 +122,16 @@ def record_error(scope: Scope, error: ApiError, headers: Mapping[str, str] | Non
     """The error as the response to a request, recorded for the access log."""
     scope["antwort.error"] = error
     return error_response(error, headers)
+
+
+def log_fields(error: ApiError | None) -> dict[str, str | None]:
+    """The fields of an error in the access log."""
+    return {} if error is None else {"code": error.code, "param": _printable(error.param)}
+
+
+def _printable(param: str | None) -> str | None:
+    """A parameter for the log. It can be the caller's text: without line breaks, and not too long."""
+    return None if param is None else ascii(param)[1:-1][:_MAX_LOGGED_PARAM]
 
 
 def _describe(request: Request) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from http import HTTPStatus
 
 import structlog
@@ -17,14 +18,14 @@ from opentelemetry.trace import use_span
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antwort.api.errors import ApiError, unavailable
 from antwort.api.ids import new_id
 from antwort.auth import Caller, RateLimitState
 from antwort.containers.replicas.calls import CALLS_PATH, CallTokens, InvalidCall
-from antwort.http.errors import record_error, to_api_error
+from antwort.http.errors import log_fields, record_error, to_api_error
 from antwort.http.resources.replica_calls import invalid_call
 from antwort.http.services import Services
 from antwort.net.connections import OVERLOADED
@@ -33,7 +34,6 @@ from antwort.telemetry import RequestSpan, log
 
 _PUBLIC_PATHS = frozenset({"/healthz", "/readyz", "/openapi.json"})
 _METHODS = frozenset({"GET", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS"})
-_MAX_LOGGED_PARAM = 100
 _EXPOSED_HEADERS = (
     "content-disposition",
     "openai-organization",
@@ -46,6 +46,7 @@ _EXPOSED_HEADERS = (
     "x-request-id",
     "x-should-retry",
 )
+_STARTS = frozenset({"http.response.start", "websocket.http.response.start", "websocket.accept"})
 _STATUS_CLIENT_CLOSED = 499  # nginx's status for a client that disconnected; logged, never sent
 
 
@@ -60,17 +61,19 @@ class RequestMiddleware:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Authenticate and handle one request."""
-        if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008})
-            return
+        is_websocket = scope["type"] == "websocket"
+        if is_websocket:
+            scope["method"] = "GET"
         state = _RequestState(scope, send)
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=state.id)
+        if is_websocket:  # its requests have ids of their own
+            structlog.contextvars.bind_contextvars(connection_id=state.id)
         span = RequestSpan(_method(scope))
         try:
             # The text of an exception may be content, so it is not recorded; the status shows that there was one.
             with use_span(span.span, record_exception=False, set_status_on_exception=False):
-                await self._respond(scope, receive, state.send)
+                await (self._handle if is_websocket else self._respond)(scope, receive, state.send)
         except ClientDisconnect:
             state.status = state.status or _STATUS_CLIENT_CLOSED
         except asyncio.CancelledError:
@@ -95,6 +98,9 @@ class RequestMiddleware:
             response = record_error(scope, to_api_error(error))
             if not state.status:
                 await response(scope, receive, send)
+            elif scope["type"] == "websocket":
+                with suppress(OSError):  # the client is gone
+                    await send({"type": "websocket.close", "code": 1011})
 
     async def _admit(self, scope: Scope, state: _RequestState) -> None:
         """Authenticate the request, and count it in the rate limit; `ApiError` if it is rejected."""
@@ -102,8 +108,10 @@ class RequestMiddleware:
             raise unavailable("The server has too many connections. Try again.", retry_after=1)
         headers = Headers(scope=scope)
         if self._cors_origins and _is_preflight(scope, headers):  # `_Cors` answers those of configured origins
-            raise ApiError(403, "This origin is not in `server.cors_origins`.", code="forbidden")
+            raise _wrong_origin()
         self._reject_cross_origin(scope)
+        if scope["type"] == "websocket" and not self._is_allowed_page(headers):
+            raise _wrong_origin()
         state.caller = self._services.authenticator.authenticate(headers.get("authorization"))
         structlog.contextvars.bind_contextvars(tenant=state.caller.tenant, key_id=state.caller.key_id)
         state.rate_limit = await self._services.rate_limiter.take(state.caller)
@@ -134,6 +142,11 @@ class RequestMiddleware:
             )
             raise ApiError(403, message, code="forbidden")
 
+    def _is_allowed_page(self, headers: Headers) -> bool:
+        """Whether no web page opens a WebSocket, or one that may. Browsers do not apply CORS to WebSockets."""
+        origins = headers.getlist("origin")
+        return "*" in self._cors_origins or all(origin in self._cors_origins for origin in origins)
+
     def _log_and_count(self, state: _RequestState, scope: Scope) -> None:
         seconds = time.perf_counter() - state.started
         route = _handler_name(scope)
@@ -141,9 +154,7 @@ class RequestMiddleware:
         metrics.requests.labels(_method(scope), route, str(state.status)).inc()
         metrics.request_seconds.labels(route).observe(seconds)
         fields = {"route": route, "method": scope["method"], "status": state.status, "ms": round(seconds * 1000, 1)}
-        if (error := scope.get("antwort.error")) is not None:
-            fields |= {"code": error.code, "param": _printable(error.param)}
-        log.info("request", **fields)
+        log.info("request", **fields, **log_fields(scope.get("antwort.error")))
 
 
 class _Cors(CORSMiddleware):
@@ -171,13 +182,12 @@ class _Cors(CORSMiddleware):
             await super().__call__(scope, receive, send)
 
 
+def _wrong_origin() -> ApiError:
+    return ApiError(403, "This origin is not in `server.cors_origins`.", code="forbidden")
+
+
 def _is_preflight(scope: Scope, headers: Headers) -> bool:
     return scope["method"] == "OPTIONS" and "origin" in headers and "access-control-request-method" in headers
-
-
-def _printable(param: str | None) -> str | None:
-    """A parameter for the log. It can be the caller's text: without line breaks, and not too long."""
-    return None if param is None else ascii(param)[1:-1][:_MAX_LOGGED_PARAM]
 
 
 class _RequestState:
@@ -194,8 +204,8 @@ class _RequestState:
         scope["antwort.state"] = self
 
     async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
+        if message["type"] in _STARTS:
+            self.status = message.get("status", HTTPStatus.SWITCHING_PROTOCOLS)
             headers = MutableHeaders(raw=message.setdefault("headers", []))
             for name, value in self._headers():
                 headers[name] = value
@@ -231,5 +241,5 @@ def _method(scope: Scope) -> str:
 def _route_path(scope: Scope) -> str | None:
     """The path template of the matched route, with parameter names instead of ids; None without a match."""
     endpoint = scope.get("endpoint")
-    routes = (route for route in scope["app"].routes if isinstance(route, Route)) if endpoint else ()
+    routes = (route for route in scope["app"].routes if isinstance(route, Route | WebSocketRoute)) if endpoint else ()
     return next((route.path for route in routes if route.endpoint is endpoint), None)

@@ -9,7 +9,11 @@ import msgspec
 from antwort.api.errors import ApiError, ErrorCode
 from antwort.api.ids import new_id
 from antwort.config import ServerSettings
+from antwort.http.bodies import too_large
+from antwort.http.wires.websocket.messages import PATH, error_message
+from antwort.net import websocket
 from antwort.net.connections import ERROR_MESSAGES, ConnectionLimiter, render_response
+from antwort.net.websocket import LimitedWebSocket
 
 _CODES: dict[HTTPStatus, ErrorCode] = {
     HTTPStatus.BAD_REQUEST: "invalid_http",
@@ -26,6 +30,16 @@ def connection_limiter(settings: ServerSettings) -> ConnectionLimiter:
         head_timeout=settings.head_timeout,
         stall_timeout=settings.stall_timeout,
         render_error=_render_envelope,
+        websocket_paths=[PATH.encode()],
+    )
+
+
+def websocket_protocol(limiter: ConnectionLimiter, settings: ServerSettings) -> type[LimitedWebSocket]:
+    """The class of WebSockets for uvicorn."""
+    return websocket.websocket_protocol(
+        limiter,
+        message_timeout=settings.body_timeout,
+        oversize_message=error_message(too_large(settings.max_body)),
     )
 
 

@@ -15,7 +15,7 @@ import uvicorn
 from antwort.auth import Authenticator
 from antwort.config import Config, ConfigError, api_keys_path
 from antwort.http.app import make_app, open_authenticator, open_services
-from antwort.http.protocol import connection_limiter
+from antwort.http.protocol import connection_limiter, websocket_protocol
 from antwort.http.services import Services
 from antwort.http.snippets import snippets
 from antwort.models.discovery import discover_models
@@ -114,11 +114,16 @@ class _Server(uvicorn.Server):
 
     def __init__(self, services: Services, on_ready: Callable[[], None]) -> None:
         settings = services.config.server
+        limiter = connection_limiter(settings)
         super().__init__(
             uvicorn.Config(
                 make_app(services),
-                http=connection_limiter(settings).protocol,
-                ws="none",
+                http=limiter.protocol,
+                ws=websocket_protocol(limiter, settings) if settings.websocket.enabled else "none",
+                ws_max_size=settings.max_body,
+                ws_per_message_deflate=False,  # costs more than it saves, and makes decompression bombs possible
+                ws_ping_interval=settings.keep_alive,
+                ws_ping_timeout=settings.stall_timeout,
                 lifespan="off",
                 log_config=None,
                 access_log=False,

@@ -22,6 +22,7 @@ from antwort.engine.engine import Engine
 from antwort.engine.replicas.membership import Membership, OnlyReplica
 from antwort.engine.replicas.port import ReplicaDirectory
 from antwort.engine.stores import Owner, Store, StoreFault
+from antwort.http.wires.websocket.registry import OpenWebSockets
 from antwort.models.registry import ModelRegistry
 from antwort.telemetry import Metrics
 from antwort.tools import ToolRegistry
@@ -77,6 +78,7 @@ class Services:
     """None for a store that only this process has open."""
     active_responses: dict[str, ResponseRun] = field(default_factory=dict[str, ResponseRun])
     """Responses that a client waits for (not background), by id."""
+    websockets: OpenWebSockets = field(default_factory=OpenWebSockets)
     write_probe: WriteProbe = field(default_factory=WriteProbe)
     call_tokens: CallTokens | None = None
     """Verifies the calls of other replicas; None if none of them can call this one."""
@@ -119,6 +121,7 @@ class Services:
     async def stop(self) -> None:
         """Begin a graceful shutdown: not ready any more, and streams of background responses end."""
         self.stopping = True
+        self.websockets.stop()
         await self.background.stop_following()
         for work in self.active_responses.values():
             work.server_stopping = True  # another process ends it if it does not finish in time

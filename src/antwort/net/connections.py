@@ -13,8 +13,9 @@ The protocol relies on these internals of uvicorn, which may change with any min
 the class `HttpToolsProtocol` of `uvicorn.protocols.http.httptools_impl` with the attributes `loop`, `transport`,
 `scope`, `pipeline` and `cycle` (`response_complete`, `keep_alive`); its parser callbacks `on_message_begin`,
 `on_headers_complete`, `on_body` and `on_message_complete`; `on_response_complete`, called at the end of each response;
-`send_400_response`, called for invalid requests; `_unsupported_upgrade_warning`, which only logs WebSocket
-requests; and that the request's task starts in `on_headers_complete`.
+`send_400_response`, called for invalid requests; `_should_upgrade`, `handle_websocket_upgrade` and `url` for WebSocket
+requests; `_unsupported_upgrade_warning`, which only logs them; and that the request's task starts in
+`on_headers_complete`.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import asyncio
 import json
 from collections.abc import Callable, Collection
 from http import HTTPStatus
-from typing import Any, ClassVar, Final, cast
+from typing import Any, ClassVar, Final, Protocol, cast
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -37,7 +38,8 @@ MAX_HEAD_BYTES: Final = 64 << 10
 RESERVE: Final = 50
 """Connections above the limit, for health checks and 503 responses while all others are active."""
 
-_MIN_BYTES_PER_SECOND: Final = 1024
+MIN_BYTES_PER_SECOND: Final = 1024
+"""Below this rate a client counts as stalled."""
 
 ERROR_MESSAGES: Final = {
     HTTPStatus.BAD_REQUEST: "This is not a valid HTTP request.",
@@ -62,11 +64,62 @@ def render_response(status: HTTPStatus, body: bytes, headers: str = "") -> bytes
     return head.encode() + body
 
 
+class LimitedConnection(Protocol):
+    """A connection that a `ConnectionLimiter` counts."""
+
+    def abort(self) -> None:
+        """Close at once, without sending what is still buffered."""
+        ...
+
+
+class StallTimer:
+    """Aborts a connection whose client reads nothing, or less than 1 kB/s, while bytes are buffered for it.
+
+    To be started when writing is paused, or at the end: nothing is written while it runs, so the buffer can only
+    shrink.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        timeout: float,
+        buffered: Callable[[], int],
+        abort: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._timeout = timeout
+        self._buffered = buffered
+        self._abort = abort
+        self._handle: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Start, or start again."""
+        self.stop()
+        self._handle = self._loop.call_later(self._timeout, self._on_timeout, self._buffered())
+
+    def stop(self) -> None:
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _on_timeout(self, buffered_before: int) -> None:
+        """Abort unless the client has read at the minimum rate since the timer started."""
+        self._handle = None
+        buffered = self._buffered()
+        if not buffered:
+            return
+        if buffered_before - buffered < self._timeout * MIN_BYTES_PER_SECOND:
+            self._abort()
+        else:
+            self.start()
+
+
 class ConnectionLimiter:
     """All connections of a server, idle ones in the order in which they became idle.
 
     `protocol` is the class for uvicorn's `http` option. `render_error` writes the responses to requests that do not
-    reach the application.
+    reach the application. Requests for a WebSocket at one of `websocket_paths` are upgraded, if uvicorn has a class for
+    them; others are handled as plain HTTP requests.
     """
 
     def __init__(
@@ -77,14 +130,16 @@ class ConnectionLimiter:
         head_timeout: float = HEAD_TIMEOUT,
         stall_timeout: float = STALL_TIMEOUT,
         render_error: Callable[[HTTPStatus], bytes] = render_error,
+        websocket_paths: Collection[bytes] = (),
     ) -> None:
         self._max_connections = max_connections
         self.max_head = max_head
         self.head_timeout = head_timeout
         self.stall_timeout = stall_timeout
         self.render_error = render_error
-        self._connections: set[_LimitedProtocol] = set()
-        self._idle: dict[_LimitedProtocol, None] = {}
+        self.websocket_paths = frozenset(websocket_paths)
+        self._connections: set[LimitedConnection] = set()
+        self._idle: dict[LimitedConnection, None] = {}
         self.protocol: type[_LimitedProtocol] = type("LimitedProtocol", (_LimitedProtocol,), {"limiter": self})
 
     @property
@@ -100,22 +155,22 @@ class ConnectionLimiter:
     def is_overloaded(self) -> bool:
         return self.active > self._max_connections
 
-    def add(self, connection: _LimitedProtocol) -> None:
+    def add(self, connection: LimitedConnection) -> None:
         """Register a new connection. Above the limit, close the one that has been idle for longest, or this one."""
         limit = self._max_connections + (RESERVE if self.active >= self._max_connections else 0)
         self._connections.add(connection)
         if len(self._connections) > limit:
             next(iter(self._idle), connection).abort()
 
-    def remove(self, connection: _LimitedProtocol) -> None:
+    def remove(self, connection: LimitedConnection) -> None:
         self._connections.discard(connection)
         self._idle.pop(connection, None)
 
-    def mark_idle(self, connection: _LimitedProtocol) -> None:
+    def mark_idle(self, connection: LimitedConnection) -> None:
         if connection in self._connections:
             self._idle[connection] = None
 
-    def mark_active(self, connection: _LimitedProtocol) -> None:
+    def mark_active(self, connection: LimitedConnection) -> None:
         self._idle.pop(connection, None)
 
 
@@ -140,7 +195,8 @@ class _LimitedProtocol(HttpToolsProtocol):
     def __init__(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - the arguments of uvicorn's class
         super().__init__(*args, **options)
         self._head_timer: asyncio.TimerHandle | None = None
-        self._stall_timer: asyncio.TimerHandle | None = None
+        self._stall_timer = StallTimer(self.loop, self.limiter.stall_timeout, lambda: self._buffered, self.abort)
+        self._is_upgraded = False
         self._is_write_paused = False
         self._expects_head = True  # else the body or the trailers of a request
         self._has_partial_head = False
@@ -167,14 +223,14 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_head_timer()
-        self._stop_stall_timer()
+        self._stall_timer.stop()
         self.limiter.remove(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self._has_progressed = False
         super().data_received(data)
-        if self.transport.is_closing():
+        if self._is_upgraded or self.transport.is_closing():
             return
         self._unparsed = 0 if self._has_progressed else self._unparsed + len(data)
         if self._unparsed > self.limiter.max_head:
@@ -184,12 +240,12 @@ class _LimitedProtocol(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         self._is_write_paused = True
-        self._start_stall_timer()
+        self._stall_timer.start()
         super().pause_writing()
 
     def resume_writing(self) -> None:
         self._is_write_paused = False
-        self._stop_stall_timer()
+        self._stall_timer.stop()
         super().resume_writing()
 
     # -- called by the parser and by uvicorn ----------------------------------------------------------------------
@@ -202,13 +258,13 @@ class _LimitedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._stop_head_timer()
         if not self._is_write_paused:
-            self._stop_stall_timer()
+            self._stall_timer.stop()
         self.limiter.mark_active(self)
         is_overloaded = self.limiter.is_overloaded
         if is_overloaded:
             cast("dict[str, Any]", self.scope)[OVERLOADED] = True
         super().on_headers_complete()
-        if is_overloaded:
+        if is_overloaded and cast("object | None", self.cycle) is not None:
             self.cycle.keep_alive = False
         self._has_progressed = True
         self._expects_head = self._has_partial_head = False
@@ -230,11 +286,22 @@ class _LimitedProtocol(HttpToolsProtocol):
         if not self._expects_head:  # the client is still sending the body of the request
             self._start_head_timer()
         if self._buffered:
-            self._start_stall_timer()
+            self._stall_timer.start()
 
     def send_400_response(self, msg: str) -> None:
         del msg
         self._reject(HTTPStatus.BAD_REQUEST)
+
+    def _should_upgrade(self) -> bool:
+        is_websocket = self.url.partition(b"?")[0] in self.limiter.websocket_paths
+        return is_websocket and not self._is_responding and self.scope["method"] == "GET" and super()._should_upgrade()
+
+    def handle_websocket_upgrade(self) -> None:
+        self._is_upgraded = True
+        self._stop_head_timer()
+        self._stall_timer.stop()
+        self.limiter.remove(self)
+        super().handle_websocket_upgrade()
 
     def _unsupported_upgrade_warning(self) -> None:
         """Log nothing: the application answers the request, and uvicorn would advise to install a WebSocket library."""
@@ -245,7 +312,7 @@ class _LimitedProtocol(HttpToolsProtocol):
             self.abort()
         else:
             self.transport.write(self.limiter.render_error(status))
-            self._start_stall_timer()
+            self._stall_timer.start()
             self.transport.close()
 
     # -- time-outs ------------------------------------------------------------------------------------------------
@@ -271,24 +338,3 @@ class _LimitedProtocol(HttpToolsProtocol):
     @property
     def _buffered(self) -> int:
         return self.transport.get_write_buffer_size()
-
-    def _start_stall_timer(self) -> None:
-        """Nothing is written while it runs, so the write buffer can only shrink."""
-        self._stop_stall_timer()
-        self._stall_timer = self.loop.call_later(self.limiter.stall_timeout, self._on_stall_timeout, self._buffered)
-
-    def _stop_stall_timer(self) -> None:
-        if self._stall_timer is not None:
-            self._stall_timer.cancel()
-            self._stall_timer = None
-
-    def _on_stall_timeout(self, buffered_before: int) -> None:
-        """Abort unless the client has read at the minimum rate since the timer started."""
-        self._stall_timer = None
-        sent = buffered_before - self._buffered
-        if not self._buffered:
-            return
-        if sent < self.limiter.stall_timeout * _MIN_BYTES_PER_SECOND:
-            self.abort()
-        else:
-            self._start_stall_timer()

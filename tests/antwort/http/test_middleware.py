@@ -13,7 +13,6 @@ from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from antwort.auth import KeyFile
-from antwort.http.middleware import RequestMiddleware
 from antwort.http.services import caller_of
 
 pytestmark = pytest.mark.anyio
@@ -175,16 +174,3 @@ async def test_with_a_key_every_host_and_origin_is_allowed(keyed, lines):
     _, http = keyed
     authorization = f"Authorization: {http.headers['authorization']}"
     assert await get_status(str(http.base_url), *lines, authorization) == 200
-
-
-async def test_websockets_are_closed():
-    sent = []
-
-    async def send(message):
-        sent.append(message)
-
-    async def never(*_):
-        raise AssertionError("the application is not called")
-
-    await RequestMiddleware(never, None)({"type": "websocket"}, never, send)  # pyright: ignore[reportArgumentType] - it needs none
-    assert sent == [{"type": "websocket.close", "code": 1008}]

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack
 from typing import TypedDict
 
+import msgspec
 from starlette.requests import Request
 
-from antwort.api.events import AnyEvent, ResponseCreated, ResponseInProgress, ResponseQueued
+from antwort.api.errors import ApiError
+from antwort.api.events import (
+    AnyEvent,
+    ErrorEvent,
+    ResponseCreated,
+    ResponseFailed,
+    ResponseInProgress,
+    ResponseQueued,
+)
 from antwort.api.requests import CreateResponse
-from antwort.api.responses import Response
+from antwort.api.responses import Response, ResponseError
 from antwort.auth import Caller
+from antwort.engine.context import NO_RECENT_RESPONSES, RecentResponses
 from antwort.engine.driver import ResponseRun
 from antwort.engine.ports import SamplingOptions
 from antwort.engine.stores import Owner
@@ -30,13 +40,18 @@ async def begin_response(
     asked: CreateResponse,
     cleanup: ExitStack,
     sampling: SamplingOptions | None = None,
+    *,
+    recent: RecentResponses = NO_RECENT_RESPONSES,
+    generate: bool = True,
 ) -> ResponseRun:
     """Start a response: counted in the caller's rate limit and in the metrics until `cleanup` is closed.
 
-    `sampling` has the options of wires other than the Responses API.
+    `sampling` has the options of wires other than the Responses API. `recent` and `generate` are those of
+    `Engine.start`.
     """
     cleanup.callback(await services.rate_limiter.begin(caller))
-    run = await services.engine.start(Owner(caller.tenant, caller.key_id), asked, sampling)
+    owner = Owner(caller.tenant, caller.key_id)
+    run = await services.engine.start(owner, asked, sampling, recent=recent, generate=generate)
     cleanup.enter_context(services.track(run))
     audit("response.create", run.response.id, model=services.models.resolve(asked.model), stored=run.is_stored)
     return run
@@ -109,6 +124,14 @@ async def _close(events: AsyncGenerator[AnyEvent, None], opening: asyncio.Task[N
 def _has_answer(response: Response) -> bool:
     """Whether there is any output of the model. A compaction alone is none: the client should retry the request."""
     return any(item["type"] != "compaction" for item in response.output)
+
+
+def failure_events(run: ResponseRun, error: ApiError, after: int) -> Iterator[AnyEvent]:
+    """The end of a stream that broke: an `error` event, and the `response.failed` that ends every stream."""
+    yield ErrorEvent(error=error.envelope().error, sequence_number=after + 1)
+    why = ResponseError("server_error", error.message)
+    failed = msgspec.structs.replace(run.response, status="failed", error=why)
+    yield ResponseFailed(response=failed, sequence_number=after + 2)
 
 
 class StreamTimeouts(TypedDict):

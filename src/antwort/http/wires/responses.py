@@ -6,16 +6,15 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response as HttpResponse
 
 from antwort.api.errors import ApiError, invalid, not_found
-from antwort.api.events import FINAL_EVENTS, AnyEvent, ErrorEvent, ResponseFailed, to_sse
+from antwort.api.events import FINAL_EVENTS, AnyEvent
 from antwort.api.objects import Deleted, InputTokens, ItemPage
 from antwort.api.projection import ResponseView
 from antwort.api.requests import CompactHistory, CountTokens, CreateResponse
-from antwort.api.responses import CompactedResponse, Response, ResponseError
+from antwort.api.responses import CompactedResponse, Response
 from antwort.engine.driver import ResponseRun
 from antwort.engine.ports import ModelFault
 from antwort.engine.stores import StoredResponse
@@ -33,7 +32,7 @@ from antwort.http.paging import (
 )
 from antwort.http.services import caller_of, owner_of, services_of
 from antwort.http.streams import EventStream
-from antwort.http.wires.begin import begin_response, finish_response, stream_timeouts
+from antwort.http.wires.begin import begin_response, failure_events, finish_response, stream_timeouts
 from antwort.net.disconnect import run_until_disconnect
 from antwort.telemetry import audit
 
@@ -43,7 +42,7 @@ async def create(request: Request) -> HttpResponse:
     services, asked = services_of(request), await read_json(request, CreateResponse)
     with ExitStack() as cleanup:
         run = await begin_response(services, caller_of(request), asked, cleanup)
-        view = services.view(asked.include or (), obfuscation=_is_obfuscated(asked))
+        view = services.view(asked.include or (), obfuscation=asked.is_obfuscated)
         if asked.background:
             queued = json_answer(run.response)
             services.background.launch(run, on_end=cleanup.pop_all().close)
@@ -61,10 +60,6 @@ async def create(request: Request) -> HttpResponse:
         return json_answer(view.response(await finish_response(run, request)))
 
 
-def _is_obfuscated(asked: CreateResponse) -> bool:
-    return asked.stream_options is None or asked.stream_options.include_obfuscation is not False
-
-
 @dataclass
 class _StreamedResponse:
     """Encodes the events of a response, and the last frames of a stream that fails."""
@@ -80,12 +75,8 @@ class _StreamedResponse:
 
     def error_frames(self, error: ApiError) -> Iterable[bytes]:
         """An `error` event, and the `response.failed` that ends every stream."""
-        if self.ended:
-            return
-        yield to_sse(ErrorEvent(error=error.envelope().error, sequence_number=self.number + 1))
-        why = ResponseError("server_error", error.message)
-        failed = msgspec.structs.replace(self.run.response, status="failed", error=why)
-        yield self.view.event(ResponseFailed(response=failed, sequence_number=self.number + 2))
+        if not self.ended:
+            yield from map(self.view.event, failure_events(self.run, error, self.number))
 
 
 def _follow(request: Request, response_id: str, after: int, view: ResponseView) -> EventStream[bytes]:
