@@ -175,6 +175,7 @@ class TurnLoop:
     def _advance(self, reply: ReplyQueue | None) -> Generator[Command, Any, AnyEvent]:
         """Ask the model until it calls no hosted tool; the last event. `reply` was read before, but is not ended."""
         if not self.generates:
+            self._totals.usage = Usage()
             return self._completed()
         if self._compaction.is_triggered:
             assert self._compaction.compactor is not None  # noqa: S101 - checked when the response was prepared
