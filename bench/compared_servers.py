@@ -7,6 +7,7 @@ that its documentation recommends for production. Each is one process and uses t
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import secrets
@@ -42,6 +43,7 @@ class Endpoint:
     key: str
     path: str
     body: Mapping[str, Any]
+    websocket: bool = False
 
     def run_load(self, model: str, *, at_once: int, stream: bool = False) -> dict[str, Any]:
         """Run the load generator, and return its result."""
@@ -64,9 +66,12 @@ class Endpoint:
                 stop(load)
 
     def _load_plan(self, model: str, stream: bool) -> dict[str, Any]:  # noqa: FBT001 - callers pass it by name
-        marks = [FIRST_EVENT, FIRST_WORD] if stream else [FIRST_WORD]
-        body = json.dumps({"model": model, "stream": stream, **self.body})
-        return {"port": self.server.port, "key": self.key, "path": self.path, "body": body, "marks": marks}
+        first_event = "{" if self.websocket else FIRST_EVENT
+        marks = [first_event, FIRST_WORD] if stream else [FIRST_WORD]
+        kind = {"type": "response.create"} if self.websocket else {"stream": stream}
+        body = json.dumps({"model": model, **kind, **self.body})
+        address = {"port": self.server.port, "key": self.key, "path": self.path}
+        return {**address, "body": body, "marks": marks, "websocket": self.websocket}
 
 
 def _load_command(plan: Mapping[str, Any]) -> list[str]:
@@ -111,7 +116,9 @@ class ComparedServers:
             stored = Endpoint(server, key, "/v1/responses", {"input": INPUT, "store": True})
             with_code = Endpoint(server, key, "/v1/responses", {"input": INPUT, "tools": [CODE_INTERPRETER]})
             chat = Endpoint(server, key, "/v1/chat/completions", {"messages": [{"role": "user", "content": INPUT}]})
-            yield {"stateless": stateless, "stored": stored, "chat": chat, "code": with_code}
+            websocket = dataclasses.replace(stateless, websocket=True)
+            wires = {"stateless": stateless, "stored": stored, "chat": chat, "websocket": websocket}
+            yield {**wires, "code": with_code}
 
     def _antwort_config(self, folder: Path, store_url: str) -> dict[str, Any]:
         models = {model: {"kind": "chat_completions", "base_url": self.upstream, "model": model} for model in MODELS}

@@ -1,4 +1,4 @@
-"""HTTP load generator: many connections to one server, with little CPU use of its own.
+"""HTTP and WebSocket load generator: many connections to one server, with little CPU use of its own.
 
 It runs as a process of its own: a plan as JSON on its command line, one line of JSON as its result. Each connection
 sends the next request as soon as a response is complete, until the time is over, and then waits for the last response.
@@ -22,6 +22,7 @@ TIMEOUT_SECONDS = 120.0
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
 _LAST_CHUNK = b"0\r\n\r\n"
+_FINAL_EVENT = b'{"type":"response.completed"'
 
 
 @dataclass
@@ -36,6 +37,25 @@ class LoadPlan:
     connections: int = 1
     seconds: float = 1.0
     hold: bool = False
+    websocket: bool = False
+
+    def handshake(self) -> bytes:
+        """The bytes that open a WebSocket."""
+        lines = (
+            f"GET {self.path} HTTP/1.1",
+            f"host: 127.0.0.1:{self.port}",
+            f"authorization: Bearer {self.key}",
+            "connection: upgrade",
+            "upgrade: websocket",
+            "sec-websocket-version: 13",
+            "sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==",
+        )
+        return "\r\n".join((*lines, "", "")).encode()
+
+    def message(self) -> bytes:
+        """The request as a message of a WebSocket. Its mask is zero, which leaves the bytes as they are."""
+        body = self.body.encode()
+        return b"\x81\xfe" + len(body).to_bytes(2, "big") + bytes(4) + body
 
     def request(self) -> bytes:
         """The bytes of the request."""
@@ -89,13 +109,17 @@ class LoadConnection(asyncio.Protocol):
             self.finish()
         elif self._is_complete():
             missing = self._load.marks[self._marks_seen :]
-            if missing or not self._received.startswith(b"HTTP/1.1 200"):
+            if missing or self._has_failed:
                 self.finish(bytes(self._received[:300]).decode(errors="replace"))
             elif perf_counter() < self._load.until:
                 self._load.result.responses += 1
                 self.send_request()
             else:
                 self.finish()
+
+    @property
+    def _has_failed(self) -> bool:
+        return not self._received.startswith(b"HTTP/1.1 200")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.finish(f"connection lost: {exc}")
@@ -126,12 +150,43 @@ class LoadConnection(asyncio.Protocol):
             self._load.result.responses += 1
 
 
+class WebSocketLoadConnection(LoadConnection):
+    """One WebSocket, with one request at a time."""
+
+    def __init__(self, load: LoadGenerator) -> None:
+        super().__init__(load)
+        self.opened = asyncio.get_running_loop().create_future()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.transport.write(self._load.plan.handshake())
+
+    def data_received(self, data: bytes) -> None:
+        if self.opened.done():
+            super().data_received(data)
+            return
+        self._received += data
+        if self._received.endswith(b"\r\n\r\n"):
+            self.opened.set_result(None)
+            if not self._received.startswith(b"HTTP/1.1 101"):
+                self.finish(bytes(self._received[:300]).decode(errors="replace"))
+
+    def _is_complete(self) -> bool:
+        """Whether the last event is complete: it has 126 to 65,535 bytes, so two bytes before it are its length."""
+        start = self._received.find(_FINAL_EVENT)
+        return start >= 0 and len(self._received) >= start + int.from_bytes(self._received[start - 2 : start], "big")
+
+    @property
+    def _has_failed(self) -> bool:
+        return b'"type":"error"' in self._received
+
+
 class LoadGenerator:
     """All connections."""
 
     def __init__(self, plan: LoadPlan) -> None:
         self.plan = plan
-        self.request = plan.request()
+        self.request = plan.message() if plan.websocket else plan.request()
         self.marks = [mark.encode() for mark in plan.marks]
         self.result = LoadResult(mark_seconds=[[] for _ in plan.marks])
         self.until = 0.0
@@ -139,11 +194,13 @@ class LoadGenerator:
     async def run(self) -> list[LoadConnection]:
         """Open all connections, then send all requests at once."""
         loop = asyncio.get_running_loop()
+        kind = WebSocketLoadConnection if self.plan.websocket else LoadConnection
         opening = (
-            loop.create_connection(lambda: LoadConnection(self), "127.0.0.1", self.plan.port)
+            loop.create_connection(lambda: kind(self), "127.0.0.1", self.plan.port)
             for _ in range(self.plan.connections)
         )
         connections = [connection for _, connection in await asyncio.gather(*opening)]
+        await asyncio.gather(*(one.opened for one in connections if isinstance(one, WebSocketLoadConnection)))
         start_time = perf_counter()
         self.until = start_time + self.plan.seconds
         for connection in connections:

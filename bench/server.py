@@ -49,6 +49,8 @@ def suite() -> Suite:
                 for name in [*ANTWORT_ENDPOINTS, *(name for name in LITELLM_ENDPOINTS if name not in failures)]:
                     with collect_failure(failures, name):
                         (measure_round if rounds else warm_up)(samples, name, endpoints[name])
+                if rounds:
+                    measure_wires(samples, endpoints)
     return Suite(rows(samples, failures), [f"Server, beside LiteLLM {litellm_version()}:", *NOTES])
 
 
@@ -110,6 +112,14 @@ def measure_round(samples: Samples, name: str, endpoint: Endpoint) -> None:
         samples[what, name].append(cpu / outcome["responses"])
 
 
+def measure_wires(samples: Samples, endpoints: Mapping[str, Endpoint]) -> None:
+    """CPU of the same stream over HTTP and over a WebSocket: eight words, and 100 words."""
+    for name in ("stateless", "websocket"):
+        for model in ("quick", "paced"):
+            cpu, outcome = cpu_of_load(endpoints[name], model, at_once=16, stream=True)
+            samples[f"wire {model}", name].append(cpu / outcome["responses"])
+
+
 def cpu_of_load(endpoint: Endpoint, model: str, *, at_once: int, stream: bool = False) -> tuple[float, dict[str, Any]]:
     """CPU seconds of the server during a load, and the result of the load."""
     before = endpoint.server.cpu_seconds()
@@ -159,6 +169,11 @@ def rows(samples: Samples, failures: Mapping[str, str]) -> list[Row]:
         row("CPU of 100 words, not streamed", "whole"),
         row("CPU of 100 words, streamed, chat", "streamed", "chat"),
         row("CPU of 100 words, not streamed, chat", "whole", "chat"),
+        *(
+            Row(f"CPU of {words} words, streamed over {wire}", Measurement.from_samples(samples[f"wire {model}", name]))
+            for model, words in (("quick", 8), ("paced", 100))
+            for name, wire in (("stateless", "HTTP"), ("websocket", "a WebSocket"))
+        ),
         row(f"{STREAMS:,} streams opened, first word on all", "opened"),
         row(f"memory per stream, {STREAMS:,} open", "each", unit="MB"),
         of_process("memory without streams", "idle", "MB"),

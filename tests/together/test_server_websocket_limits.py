@@ -113,6 +113,7 @@ def test_with_keys_only_pages_of_configured_origins_are_allowed(keyed):
     assert refusal(keyed, key, origin="null") == (403, "forbidden")
     assert refusal(keyed, origin=ORIGIN) == (401, "invalid_api_key")
     with open_websocket(keyed, key, origin=ORIGIN) as websocket:
+        assert websocket.connection.response.headers["openai-organization"] == "a"
         assert websocket.respond()["type"] == "response.completed"
 
 
@@ -251,7 +252,8 @@ def test_a_server_that_stops_lets_responses_end_and_closes_the_connections(tmp_p
             assert text_of(busy.events()[-1]).startswith("word0 ")
             assert error_of(busy.receive()) == (503, "unavailable", None)
             assert busy.closed() == (1012, "the server is stopping")
-        assert stopping.stop() == 0
+        assert stopping.process.wait(30) == 0
+        stopping.stop()  # closes its files
         assert stored_statuses(stopping) == {identifier: "completed"}
 
 
@@ -262,7 +264,8 @@ def test_a_response_that_does_not_end_in_time_is_cut_when_the_server_stops(tmp_p
             identifier = websocket.receive()["response"]["id"]
             stopping.process.terminate()
             assert websocket.closed()[0] == 1012
-        assert stopping.stop() == 0
+        assert stopping.process.wait(30) == 0
+        stopping.stop()  # closes its files
         assert stored_statuses(stopping) == {identifier: "in_progress"}  # the next start ends it
         stopping.start()
         with stopping.http() as http:
