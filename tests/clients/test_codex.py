@@ -48,7 +48,7 @@ SCHEMA = {
     "required": ["customer"],
     "additionalProperties": False,
 }
-UPGRADE_REQUIRED = 426
+SWITCHING_PROTOCOLS = 101
 RUN_TEST = shlex.join([sys.executable, "-B", "-m", "unittest", "test_prices.py"])
 
 
@@ -166,12 +166,12 @@ class Setup:
     config: str
     script: dict[str, Any]
     server: dict[str, Any] = field(default_factory=dict)
-    upgrades: bool = False
-    """Whether Codex tries a WebSocket first."""
+    websocket: bool = False
+    """Whether Codex uses a WebSocket. It begins each one with a request that asks no model."""
 
 
 SETUPS = {
-    "its default model, only the URL changed": Setup(ONLY_THE_URL, CODE_MODE, upgrades=True),
+    "its default model, only the URL changed": Setup(ONLY_THE_URL, CODE_MODE, websocket=True),
     "its newest model": Setup(own_provider("gpt-6-astra"), CODE_MODE),
     "a model that it does not know": Setup(own_provider("scripted"), FUNCTIONS, IGNORE_WEB_SEARCH),
 }
@@ -237,9 +237,9 @@ def test_codex_edits_and_tests_a_repository_and_resumes(setup, tmp_path):
     assert [item["status"] for item in completed(first, "file_change")] == ["completed"]
     assert [item["text"] for item in completed(first, "agent_message")] == ["The test passes."]
     assert [item["text"] for item in completed(second, "agent_message")] == ["PricesTest.test_total"]
-    assert responses == [("scripted", False)] * 6
-    assert [status for status in statuses if status != UPGRADE_REQUIRED] == [200] * 6
-    assert (UPGRADE_REQUIRED in statuses) == setup.upgrades
+    connections = 2 if setup.websocket else 0
+    assert responses == [("scripted", False)] * (6 + connections)
+    assert sorted(statuses) == [SWITCHING_PROTOCOLS] * connections + [200] * (6 + connections)
 
 
 def test_codex_searches_for_tools_calls_in_parallel_and_answers_in_a_schema(tmp_path):
@@ -268,4 +268,4 @@ def test_codex_compacts_its_history_and_goes_on_with_its_tools(tmp_path):
 
     assert [item["exit_code"] for item in completed(events, "command_execution")] == [0, 0]
     assert [item["text"] for item in completed(events, "agent_message")] == ["fact-7\nstill here"]
-    assert len(responses) == 4
+    assert len(responses) == 5  # the first one asks no model
