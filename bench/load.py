@@ -165,7 +165,7 @@ class WebSocketLoadConnection(LoadConnection):
         if self.opened.done():
             super().data_received(data)
             return
-        self._received += data
+        self._received.extend(data)
         if self._received.endswith(b"\r\n\r\n"):
             self.opened.set_result(None)
             if not self._received.startswith(b"HTTP/1.1 101"):

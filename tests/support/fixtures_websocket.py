@@ -9,7 +9,8 @@ from typing import Any
 
 from fixtures_server import Server
 from websockets.exceptions import ConnectionClosed
-from websockets.sync.client import ClientConnection, connect
+from websockets.sync.client import connect
+from websockets.sync.connection import Connection
 
 FINAL_TYPES = ("response.completed", "response.incomplete", "response.failed")
 TIMEOUT = 30.0
@@ -18,7 +19,7 @@ TIMEOUT = 30.0
 class RawWebSocket:
     """An open connection."""
 
-    def __init__(self, connection: ClientConnection) -> None:
+    def __init__(self, connection: Connection) -> None:
         self.connection = connection
 
     def send(self, message: object) -> None:

@@ -113,7 +113,9 @@ def test_with_keys_only_pages_of_configured_origins_are_allowed(keyed):
     assert refusal(keyed, key, origin="null") == (403, "forbidden")
     assert refusal(keyed, origin=ORIGIN) == (401, "invalid_api_key")
     with open_websocket(keyed, key, origin=ORIGIN) as websocket:
-        assert websocket.connection.response.headers["openai-organization"] == "a"
+        answer = websocket.connection.response
+        assert answer is not None
+        assert answer.headers["openai-organization"] == "a"
         assert websocket.respond()["type"] == "response.completed"
 
 
