@@ -311,7 +311,7 @@ class TurnLoop:
         self.response.output = [
             {**item, "status": "incomplete"} if item.get("status") == "in_progress" else item
             for item in self._output.output
-            if not _is_unfinished_compaction(item)
+            if item["type"] != "compaction" or item.get("encrypted_content")
         ]
         self.response.usage = self._totals.usage
 
@@ -698,7 +698,3 @@ def _interrupted(key: int, hosted: GuardedCall, *, early: bool = False) -> Begun
 def _valid_call_id(call_id: str) -> str:
     """The id that the model gave a call, or a new one: a client must be able to send it back."""
     return call_id if 0 < len(call_id) <= MAX_ID_LENGTH else new_id("call_")
-
-
-def _is_unfinished_compaction(item: dict[str, Any]) -> bool:
-    return item["type"] == "compaction" and not item.get("encrypted_content")

@@ -330,47 +330,6 @@ async def test_a_conversation_gains_input_and_output_also_without_store(engine):
     assert [item["role"] for item in items] == ["user", "assistant"] * 2
 
 
-class RecentChain:
-    """One response that is not stored."""
-
-    async def history(self, response_id: str) -> list[dict[str, Any]] | None:
-        return [message("msg_old", "old")] if response_id == RECENT else None
-
-
-RECENT = "resp_" + "1" * 32
-
-
-def message(identifier: str, text: str) -> dict[str, Any]:
-    content = [{"type": "input_text", "text": text}]
-    return {"id": identifier, "type": "message", "role": "user", "status": "completed", "content": content}
-
-
-async def test_a_stored_response_has_the_items_of_recent_ones_as_its_input(engine):
-    run = await engine.start(US, request(previous_response_id=RECENT), recent=RecentChain())
-    await run.finish()
-    chain = await engine.store.history(US, run.response.id)
-    assert [item["content"][0]["text"] for item in chain] == ["old", "hello", "hello"]
-    following = await engine.start(US, request(previous_response_id=run.response.id), recent=RecentChain())
-    assert [item.raw for item in following.context.before] == chain
-    assert (following.context.previous, following.context.is_previous_stored) == (chain, True)
-
-
-async def test_a_response_that_is_not_recent_is_missing(engine):
-    with pytest.raises(ApiError, match="not found") as refused:
-        await engine.start(US, request(previous_response_id="resp_" + "2" * 32), recent=RecentChain())
-    assert refused.value.code == "previous_response_not_found"
-
-
-@pytest.mark.parametrize("store", [True, False])
-async def test_without_generation_a_response_is_complete_and_can_be_continued(engine, store):
-    run = await engine.start(US, request(input="fail", store=store), generate=False)
-    events = [kind_of(event) async for event in run.events()]
-    assert events == ["response.created", "response.in_progress", "response.completed"]
-    assert (run.response.status, run.response.output) == ("completed", [])
-    assert [item["content"][0]["text"] for item in run.items] == ["fail"]
-    assert (await engine.store.history(US, run.response.id) or []) == (run.items if store else [])
-
-
 async def test_a_conversation_gains_nothing_of_a_failed_response(engine):
     await engine.store.create_conversation(US, ConversationRecord("conv_1", 1, {}), [])
     run = await engine.start(US, request(conversation="conv_1", input="fail"))

@@ -5,6 +5,8 @@ from typing import Any
 import pytest
 from fixtures_in_process_server import InProcessServer
 
+from antwort.api.errors import ApiError
+from antwort.api.events import kind_of
 from antwort.api.requests import CreateResponse
 from antwort.engine.driver import ResponseRun
 from antwort.engine.stores import Owner
@@ -100,3 +102,58 @@ async def test_a_compaction_drops_what_is_before_it(server):
     following = await finished(server, history, "on", previous_response_id=run.response.id)
     assert following.response.status == "completed"
     assert len(following.context.before) > 0
+
+
+# ── the engine ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class RecentChain:
+    """One response that is not stored."""
+
+    async def history(self, response_id: str) -> list[dict[str, Any]] | None:
+        return [message("msg_old", "old")] if response_id == RECENT else None
+
+
+RECENT = "resp_" + "1" * 32
+
+
+def message(identifier: str, text: str) -> dict[str, Any]:
+    content = [{"type": "input_text", "text": text}]
+    return {"id": identifier, "type": "message", "role": "user", "status": "completed", "content": content}
+
+
+async def test_a_stored_response_has_the_items_of_recent_ones_as_its_input(server):
+    engine = server.services.engine
+    run = await engine.start(
+        US, CreateResponse(model="scripted", input="hello", previous_response_id=RECENT), recent=RecentChain()
+    )
+    await run.finish()
+    chain = await engine.store.history(US, run.response.id)
+    assert [item["content"][0]["text"] for item in chain] == ["old", "hello", "You said: hello"]
+    following = await engine.start(
+        US, CreateResponse(model="scripted", input="hello", previous_response_id=run.response.id), recent=RecentChain()
+    )
+    assert [item.raw for item in following.context.before] == chain
+    assert (following.context.previous, following.context.is_previous_stored) == (chain, True)
+
+
+async def test_a_response_that_is_not_recent_is_missing(server):
+    engine = server.services.engine
+    with pytest.raises(ApiError, match="not found") as refused:
+        await engine.start(
+            US,
+            CreateResponse(model="scripted", input="hello", previous_response_id="resp_" + "2" * 32),
+            recent=RecentChain(),
+        )
+    assert refused.value.code == "previous_response_not_found"
+
+
+@pytest.mark.parametrize("store", [True, False])
+async def test_without_generation_a_response_is_complete_and_can_be_continued(server, store):
+    engine = server.services.engine
+    run = await engine.start(US, CreateResponse(model="scripted", input="hello", store=store), generate=False)
+    events = [kind_of(event) async for event in run.events()]
+    assert events == ["response.created", "response.in_progress", "response.completed"]
+    assert (run.response.status, run.response.output) == ("completed", [])
+    assert [item["content"][0]["text"] for item in run.items] == ["hello"]
+    assert (await engine.store.history(US, run.response.id) or []) == (run.items if store else [])
