@@ -25,6 +25,7 @@ from antwort.models.embedded.prompt import (
     fenced_tools,
     file_listing_step,
     must_answer,
+    properties_of,
     repair_comment,
     tools_to_force,
 )
@@ -85,7 +86,7 @@ def bound_schema(schema: dict[str, Any], *, close: bool = True) -> dict[str, Any
 
 def _bound_commands(schema: dict[str, Any]) -> dict[str, Any]:
     """A short list of commands: small models add the same command in ever new forms."""
-    properties = cast("dict[str, Any]", schema.get("properties") or {})
+    properties = properties_of(schema)
     commands = properties.get("commands")
     if not isinstance(commands, dict) or "items" not in commands:
         return schema

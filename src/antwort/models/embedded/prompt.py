@@ -328,8 +328,10 @@ def _describe_tool(tool: FencedTool) -> str:
 
 def _example_arguments(parameters: dict[str, Any]) -> dict[str, Any]:
     """The required arguments, or all if none is: the model fills in every argument of the example."""
-    properties = cast("dict[str, Any]", parameters.get("properties") or {})
-    names = [name for name in properties if name in parameters.get("required", ())] or list(properties)
+    properties, given = properties_of(parameters), parameters.get("required")
+    listed = cast("list[object]", given) if isinstance(given, list) else []
+    required = {name for name in listed if isinstance(name, str)}
+    names = [name for name in properties if name in required] or list(properties)
     return {name: ["…"] if _is_array(properties[name]) else "…" for name in names}
 
 
@@ -338,7 +340,7 @@ def _is_array(schema: object) -> bool:
 
 
 def _takes_code(spec: FunctionSpec) -> bool:
-    return "code" in _properties(spec)
+    return "code" in properties_of(spec.parameters)
 
 
 def _example_messages(example: Example) -> list[ChatMessage]:
@@ -355,7 +357,7 @@ def _tool_example_messages(tools: Sequence[FencedTool]) -> list[ChatMessage]:
     known = {example.parameter for example in FEW_SHOTS.tool_examples}
     words: dict[str, str] = {}
     for tool in tools:
-        words.setdefault(next((one for one in known if one and one in _properties(tool.spec)), ""), tool.word)
+        words.setdefault(next((one for one in known if one and one in properties_of(tool.spec.parameters)), ""), tool.word)
     messages: list[ChatMessage] = []
     for example in FEW_SHOTS.tool_examples:
         if example.parameter not in words:
@@ -370,8 +372,9 @@ def _tool_example_messages(tools: Sequence[FencedTool]) -> list[ChatMessage]:
     return messages
 
 
-def _properties(spec: FunctionSpec) -> dict[str, object]:
-    properties = (spec.parameters or {}).get("properties")
+def properties_of(parameters: dict[str, Any] | None) -> dict[str, object]:
+    """The properties of a schema. Requests may contain schemas that are not valid: those have none."""
+    properties = (parameters or {}).get("properties")
     return cast("dict[str, object]", properties) if isinstance(properties, dict) else {}
 
 

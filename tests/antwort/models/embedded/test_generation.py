@@ -178,6 +178,15 @@ def test_lists_of_commands_are_short_and_arguments_have_no_loops():
     assert not first_request(make_generation(format=FORMAT)).avoids_loops
 
 
+@pytest.mark.parametrize("properties", [None, 5, ["commands"], {"commands": 5}])
+def test_parameters_that_are_not_valid_do_not_fail_the_request(properties):
+    shell = FunctionSpec("shell", "Runs commands.", {"type": "object", "properties": properties})
+    completion = first_request(make_generation(shell, choice=MustCall("shell")))
+
+    assert completion.schema is not None
+    assert completion.schema["properties"] == properties
+
+
 def test_a_json_answer_is_constrained_by_its_schema():
     wanted = JsonSchemaFormat(name="sum", schema=SCHEMA)
     answer, (completion,) = run(make_generation(format=wanted), (['{"total": 1}'], CompletionEnd()))

@@ -102,6 +102,34 @@ def test_the_example_of_a_call_has_the_required_arguments():
     assert '```sort\n{"lines":["…"],"name":"…"}\n```' in prompt([USER], tool)[0]["content"]
 
 
+@pytest.mark.parametrize(
+    "schema, shown",
+    [
+        ({"properties": {"city": {}}, "required": None}, '{"city":"…"}'),
+        ({"properties": {"city": {}}, "required": 5}, '{"city":"…"}'),
+        ({"properties": {"city": {}, "day": {}}, "required": [{}, "day"]}, '{"day":"…"}'),
+        ({"properties": ["city"]}, "{}"),
+        ({"properties": 5}, "{}"),
+    ],
+)
+def test_a_schema_that_is_not_valid_has_no_properties_or_required_ones(schema, shown):
+    tool = FunctionSpec("weather", "The weather.", {"type": "object", **schema})
+
+    assert f"```weather\n{shown}\n```" in prompt([USER], tool)[0]["content"]
+
+
+def test_the_required_arguments_are_not_searched_for_each_argument():
+    """A server of MCP may list a hundred thousand of both."""
+
+    class Required(list):
+        def __contains__(self, name):
+            raise AssertionError(f"a search for {name}")
+
+    schema = {"type": "object", "properties": {"city": {}, "day": {}}, "required": Required(["day"])}
+
+    assert '{"day":"…"}' in prompt([USER], FunctionSpec("weather", "The weather.", schema))[0]["content"]
+
+
 def test_the_grammar_of_a_custom_tool_is_described():
     grammar = GrammarFormat("regex", "[0-9]+")
     system = prompt([USER], FunctionSpec("dial", "Dial.", FREE_TEXT, free_text=True, grammar=grammar))[0]["content"]
