@@ -82,6 +82,21 @@ def test_approved_calls_past_max_tool_calls_are_not_run(env, ask):
     assert "No more tool calls are allowed" in second.output_text
 
 
+def test_an_approved_call_past_max_tool_calls_is_not_run_by_a_later_request_either(env, ask):
+    tool = env.tool(require_approval="always")
+    first = ask("three times", tool, store=False)
+    history = [{"role": "user", "content": "three times"}, *(item.to_dict() for item in first.output)]
+    history += [answer(request, approve=True) for request in of(first, "mcp_approval_request")]
+    second = ask(history, tool, store=False, max_tool_calls=2)
+    history += [item.to_dict() for item in second.output]
+    before = len(env.crm.calls)
+
+    for tools in ([tool], []):
+        third = ask([*history, {"role": "user", "content": "again"}], tools=tools, store=False)
+        assert "mcp_call" not in types(third)
+    assert len(env.crm.calls) == before
+
+
 def test_an_approved_call_of_a_replayed_history_is_not_run_again(env, ask):
     tool = env.tool(require_approval="always")
     first = ask("rename", tool, store=False)

@@ -1,7 +1,7 @@
 """Approvals of MCP calls in the items of a request: which of them are open, and whether their server is declared. Pure.
 
-A replayed history contains approvals whose calls ran already: an `mcp_call` with their `approval_request_id` follows.
-Those are not open.
+A replayed history contains approvals that a response has answered already: an approved `mcp_call` follows. Those are not
+open, also if their own call was not run, as past `max_tool_calls`: a later request does not make it run.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ _MAX_SHOWN: Final = 64
 
 
 def open_approvals(given: Sequence[Item]) -> list[tuple[int, Item]]:
-    """The `mcp_approval_response` items whose calls did not run yet, with their indexes."""
-    ran: set[object] = set()
+    """The `mcp_approval_response` items that no response has answered yet, with their indexes.
+
+    A response runs approved calls before all else: what follows the first of them is the end of all approvals before.
+    """
     found: list[tuple[int, Item]] = []
     for at in range(len(given) - 1, -1, -1):
         item = given[at]
-        request_id = item.raw.get("approval_request_id")
-        if item.type == "mcp_call":
-            ran.add(request_id)
-        elif item.type == "mcp_approval_response" and request_id not in ran:
+        if item.type == "mcp_call" and item.raw.get("approval_request_id") is not None:
+            break
+        if item.type == "mcp_approval_response":
             found.append((at, item))
     return found[::-1]
 

@@ -32,10 +32,11 @@ def tools(*labels: str) -> list[DeclaredTool]:
     return declared_tools(CreateResponse(tools=[McpTool(label) for label in labels]), [], [])
 
 
-def test_an_approval_whose_call_follows_is_not_open():
-    given = [answer("a"), call("a"), answer("b"), call("c"), answer("c"), call(None)]
+def test_an_approval_before_an_approved_call_is_not_open():
+    """Also if its own call was not run, as past `max_tool_calls`."""
+    given = [answer("a"), answer("b"), call("a"), answer("c"), call(None), answer("d")]
 
-    assert [at for at, _ in open_approvals(given)] == [2, 4]
+    assert [at for at, _ in open_approvals(given)] == [3, 5]
 
 
 def test_the_item_and_the_server_are_named():
