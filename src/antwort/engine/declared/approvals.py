@@ -1,6 +1,6 @@
 """Approvals of MCP calls in the items of a request: which of them are open, and whether their server is declared. Pure.
 
-A replayed history contains approvals that a response has answered already: an approved `mcp_call` follows. Those are not
+A replayed history contains approvals that a response has answered already: an `mcp_call` follows. Those are not
 open, also if their own call was not run, as past `max_tool_calls`: a later request does not make it run.
 """
 
@@ -25,7 +25,7 @@ def open_approvals(given: Sequence[Item]) -> list[tuple[int, Item]]:
     found: list[tuple[int, Item]] = []
     for at in range(len(given) - 1, -1, -1):
         item = given[at]
-        if item.type == "mcp_call" and item.raw.get("approval_request_id") is not None:
+        if item.type == "mcp_call":  # OpenAI's do not always have the `approval_request_id`
             break
         if item.type == "mcp_approval_response":
             found.append((at, item))
