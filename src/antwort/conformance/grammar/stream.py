@@ -185,6 +185,9 @@ def _check_end(events: list[SentEvent], final: Any, *, strict: bool) -> None:
     order = (rule.interrupted_order if status != "completed" else "") or rule.order
     if re.fullmatch(order, word) is None:
         raise Violation(f"the events of a {kind} in the order {_spell(order)}", [event["type"] for event in events])
+    if kind == "apply_patch_call" and status == "completed":
+        has_diff = "diff" in (final.get("operation") or ())
+        require(("G" in word) == has_diff, f"diff events of an {kind} if and only if its operation has a diff", final)
     missing = set(events[0]["item"]) - set(final)
     require(not missing, f"the ended {kind} has the keys of the added one: {missing}", final)
     require(status in rule.statuses, f"the status of an ended {kind} is one of {set(rule.statuses)}", status)

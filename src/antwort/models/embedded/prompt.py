@@ -357,7 +357,9 @@ def _tool_example_messages(tools: Sequence[FencedTool]) -> list[ChatMessage]:
     known = {example.parameter for example in FEW_SHOTS.tool_examples}
     words: dict[str, str] = {}
     for tool in tools:
-        words.setdefault(next((one for one in known if one and one in properties_of(tool.spec.parameters)), ""), tool.word)
+        words.setdefault(
+            next((one for one in known if one and one in properties_of(tool.spec.parameters)), ""), tool.word
+        )
     messages: list[ChatMessage] = []
     for example in FEW_SHOTS.tool_examples:
         if example.parameter not in words:

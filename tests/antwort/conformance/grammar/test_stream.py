@@ -48,7 +48,7 @@ class StreamBuilder:
     def item(self, kind: str, word: str) -> None:
         index = len(self.output)
         item_id = f"{ITEMS[kind].prefix}{index}"
-        added, done = self._ends(kind, item_id)
+        added, done = self._ends(kind, item_id, word)
         texts: dict[str, str] = {}
         part = -1
         for at, letter in enumerate(word):
@@ -89,7 +89,7 @@ class StreamBuilder:
             self._send(f"response.{name}", **{key: values[key] for key in EVENTS[name].keys})
         self.output.append(done)
 
-    def _ends(self, kind: str, item_id: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _ends(self, kind: str, item_id: str, word: str) -> tuple[dict[str, Any], dict[str, Any]]:
         rule = ITEMS[kind]
         added: dict[str, Any] = dict.fromkeys(rule.keys)
         added |= {"id": item_id, "type": kind}
@@ -100,6 +100,8 @@ class StreamBuilder:
             added[key], done[key] = [], []
         for key in (rule.keys | rule.late_keys) & {"action", "operation"}:
             done[key] = SAMPLES.get(f"{kind}.{key}", SAMPLES[key])
+        if kind == "apply_patch_call" and "G" not in word:
+            done["operation"] = {"type": "delete_file", "path": "a"}
         return added, done
 
     def _send(self, kind: str, **fields: Any) -> None:
