@@ -20,6 +20,8 @@ AUTO = {"type": "code_interpreter", "container": {"type": "auto"}}
 OUTPUTS = ["code_interpreter_call.outputs"]
 BACKENDS = ["local", "sandbox_url", pytest.param("claims", marks=pytest.mark.kubernetes)]
 """`claims`: with `make test-kubernetes`."""
+LOCAL_FIRST = ["local", pytest.param("sandbox_url", marks=pytest.mark.long), BACKENDS[2]]
+"""For tests that take long: `sandbox_url` with `make test-long`."""
 
 CHART = """\
 import pandas as pd, matplotlib.pyplot as plt

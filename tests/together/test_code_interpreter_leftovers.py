@@ -23,6 +23,8 @@ from fixtures_code_interpreter import (
     sandbox_pid,
 )
 
+pytestmark = pytest.mark.long
+
 QUICK = {"expires_after": 0.05, "max_containers": 500}
 
 
@@ -41,7 +43,6 @@ def temporary(server) -> list[str]:
     return sorted(path.name for path in (server.directory / "scratch").rglob("*"))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("backend", ["local", "sandbox_url"])  # claims: test_code_interpreter_claims.py
 def test_a_hundred_sequential_and_twenty_concurrent_responses_leave_nothing(backend, tmp_path):
     with code_server(backend, tmp_path, containers=QUICK) as server, server.client() as client:

@@ -254,6 +254,7 @@ def test_workspace_keeps_its_container_and_variables(tmp_path_factory, mode):
     assert {tool["container"] for declared in tools for tool in declared} == {container.id}
 
 
+@pytest.mark.long
 @FORMS
 def test_session_with_code_moves_to_another_server(tmp_path, mode):
     """Calls in a container of the first server stay in the history; code runs in a new one."""
@@ -346,6 +347,7 @@ def test_dropped_key_of_encrypted_reasoning(tmp_path):
     assert session[ContextCompacted].all() == ()
 
 
+@pytest.mark.long
 @FORMS
 def test_session_moves_to_another_server(recorder, other_server, mode):
     """Only the base URL changes. Back at the first server, the items of the second are dead."""

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import openai
 import pytest
-from fixtures_code_interpreter import BACKENDS, descendants, is_running
+from fixtures_code_interpreter import LOCAL_FIRST, descendants, is_running
 from fixtures_container_server import container_server, execute, files, read
 from fixtures_sandbox_server import sandbox_server
 from waiting import wait_until
@@ -24,14 +24,14 @@ FAST = {"server": {"keep_alive": 0.2, "shutdown_timeout": 3}}
 FOREVER = "print('begun', flush=True)\nwhile True: pass"
 
 
-@pytest.fixture(params=BACKENDS)
+@pytest.fixture(params=LOCAL_FIRST)
 def broken(request, tmp_path):
     """A server of its own, for a test that breaks something."""
     with container_server(request.param, tmp_path, FAST) as running:
         yield running
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=LOCAL_FIRST)
 def survivor(request, tmp_path_factory):
     with container_server(request.param, tmp_path_factory.mktemp(request.param), FAST) as running:
         yield running

@@ -13,7 +13,7 @@ from typing import Any
 
 import openai
 import pytest
-from fixtures_code_interpreter import BACKENDS, descendants
+from fixtures_code_interpreter import LOCAL_FIRST, descendants
 from fixtures_container_server import container_server, execute, files, read
 from fixtures_server import ROOT, run_server
 from fixtures_spans import read_spans
@@ -169,7 +169,7 @@ def test_a_full_container_is_reported_and_stays_usable(client, container):
 # ── expiry ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.fixture(scope="module", params=BACKENDS)
+@pytest.fixture(scope="module", params=LOCAL_FIRST)
 def hasty(request, tmp_path_factory):
     """A server whose containers expire soon."""
     with container_server(request.param, tmp_path_factory.mktemp(request.param), SHORT) as running:

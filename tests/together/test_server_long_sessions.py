@@ -16,6 +16,8 @@ from fixtures_server import run_server
 
 from antwort.testing.model import AnswerCall, ModelAnswer
 
+pytestmark = pytest.mark.long
+
 THRESHOLD = 8000
 MAX_TURN = 400
 """Tokens that one turn of these agents can add."""
