@@ -85,6 +85,9 @@ class SamplingOptions(Struct, frozen=True, kw_only=True):
     """Models that sample with a seed use this one; others ignore it."""
     logit_bias: dict[str, float] | None = None
     """By token id. Only for models with `biases_logits`."""
+    max_output_is_ceiling: bool = False
+    """Whether `max_output_tokens` may be more than the model can write. Backends that reserve space for so many tokens
+    say that the prompt is too long; then the request is repeated without the limit."""
 
 
 class ModelRequest(Struct, frozen=True, kw_only=True):

@@ -395,13 +395,16 @@ class TurnLoop:
             try:
                 return cast("Piece", (yield Ask(self.model_request())))
             except ModelFault as fault:
-                if fault.code == CONTEXT_LENGTH_EXCEEDED and (compactor := self._shrinking_compactor()) is not None:
-                    yield from self._compact(compactor)
-                    continue
-                shorter = truncate_history(self._history) if self.response.truncation == "auto" else None
-                if fault.code != CONTEXT_LENGTH_EXCEEDED or shorter is None:
+                if fault.code != CONTEXT_LENGTH_EXCEEDED:
                     raise
-                self._history = shorter
+                if self.sampling.max_output_is_ceiling and self.request.max_output_tokens is not None:
+                    self.request = msgspec.structs.replace(self.request, max_output_tokens=None)
+                elif (compactor := self._shrinking_compactor()) is not None:
+                    yield from self._compact(compactor)
+                elif self.response.truncation == "auto" and (shorter := truncate_history(self._history)) is not None:
+                    self._history = shorter
+                else:
+                    raise
 
     def model_request(self) -> ModelRequest:
         """The next request to the model."""
@@ -430,8 +433,7 @@ class TurnLoop:
         )
 
     def _tokens_left(self) -> int | None:
-        limit = self.request.max_output_tokens
-        usage = self._totals.usage
+        limit, usage = self.request.max_output_tokens, self._totals.usage
         used = usage.output_tokens - self._totals.summary_tokens if usage else 0
         return None if limit is None else limit - used
 
@@ -487,8 +489,7 @@ class TurnLoop:
 
     def _current_transcript(self) -> list[Item]:
         """The visible items as they are stored: hosted calls as their own items, attachments by id."""
-        written = self._output.output[self._transcript_end :]
-        return [*self._transcript, *(items.read(item) for item in written)]
+        return [*self._transcript, *map(items.read, self._output.output[self._transcript_end :])]
 
     # ── calls ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
