@@ -161,12 +161,16 @@ class Image(Struct, tag_field="type", tag="image"):
     url: str
 
 
-class CodeResult(Struct, frozen=True):
+class CodeResult(Struct, frozen=True, omit_defaults=True):
     """What the code printed to each stream, and its exit code. An extension: OpenAI has only the joined logs."""
 
     stdout: str
     stderr: str
     exit_code: int
+    note: str = ""
+    """What follows the streams in the logs: the value of the last expression; why the code did not end by itself."""
+    file_ids: tuple[str, ...] = ()
+    """The files of the container that the code wrote."""
 
 
 class CodeInterpreterCall(Struct, tag_field="type", tag="code_interpreter_call"):

@@ -135,6 +135,7 @@ _OPTIONAL_FIELDS: dict[str, tuple[tuple[Include, ItemFilter], ...]] = {
         ("message.input_image.image_url", _in_parts("input_image", _set_null("image_url"))),
         ("message.output_text.logprobs", _in_parts("output_text", _without_logprobs)),
     ),
+    "shell_call_output": (("antwort:shell_call_output.file_ids", _remove("antwort:file_ids")),),
     "web_search_call": (
         ("web_search_call.action.sources", _in_field("action", _remove("sources"))),
         ("web_search_call.results", _remove("results")),

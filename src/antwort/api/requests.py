@@ -45,6 +45,7 @@ ALL_REFUSED: Final = ToolTypes()
 Include: TypeAlias = Literal[
     "antwort:code_interpreter_call.live_output",
     "antwort:code_interpreter_call.result",
+    "antwort:shell_call_output.file_ids",
     "code_interpreter_call.outputs",
     "computer_call_output.output.image_url",
     "file_search_call.results",

@@ -24,6 +24,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"type": "code_interpreter_call", "id": "ci_1", "antwort:result": {"exit_code": 0}},
         {"type": "code_interpreter_call", "id": "ci_1"},
     ),
+    "antwort:shell_call_output.file_ids": (
+        {"type": "shell_call_output", "status": "completed", "output": [], "antwort:file_ids": ["cfile_1"]},
+        {"type": "shell_call_output", "status": "completed", "output": []},
+    ),
     "computer_call_output.output.image_url": (
         {"type": "computer_call_output", "output": {"type": "computer_screenshot", "image_url": "data:"}},
         {"type": "computer_call_output", "output": {"type": "computer_screenshot", "image_url": None}},

@@ -43,7 +43,8 @@ def from_result(
     """The end of a call whose code ran. The outputs of the item are truncated to `max_bytes`."""
     reason = _failure_reason(result, timeout=timeout, tier=tier)
     printed = "".join(piece.text for piece in result.output)
-    logs = _join_lines(printed, result.echo or "", *(f"[{note}]" for note in result.notes), reason)
+    note = _join_lines(result.echo or "", *(f"[{note}]" for note in result.notes), reason)
+    logs = _join_lines(printed, note)
     text = [
         SANDBOX_RESTARTED if sandbox_restarted else "",
         truncate_chars(_join_lines(logs, *(f"[{file.path}]\n{file.text}" for file in result.text_files))) or _NO_OUTPUT,
@@ -51,7 +52,7 @@ def from_result(
         _files_note(result.files),
     ]
     outputs = _outputs(logs, result.figures, max_bytes, result.text_files)
-    ended = msgspec.structs.replace(call, result=_code_result(result, max_bytes))
+    ended = msgspec.structs.replace(call, result=_code_result(result, note, max_bytes))
     return _done(ended, outputs, "\n".join(filter(None, text)), has_failed=bool(reason))
 
 
@@ -96,13 +97,19 @@ def _join_lines(*parts: str) -> str:
     return logs
 
 
-def _code_result(result: ExecutionResult, max_bytes: int) -> CodeResult:
-    """Both streams, each truncated to `max_bytes`, and the exit code."""
+def _code_result(result: ExecutionResult, note: str, max_bytes: int) -> CodeResult:
+    """Both streams and the note, each truncated to `max_bytes`; the exit code, and the files."""
     stdout, stderr = (
         truncate_bytes("".join(piece.text for piece in result.output if piece.stream == stream), max_bytes)
         for stream in ("stdout", "stderr")
     )
-    return CodeResult(stdout=stdout, stderr=stderr, exit_code=result.exit_code)
+    return CodeResult(
+        stdout=stdout,
+        stderr=stderr,
+        exit_code=result.exit_code,
+        note=truncate_bytes(note, max_bytes),
+        file_ids=tuple(file.id for file in result.files),
+    )
 
 
 def _outputs(

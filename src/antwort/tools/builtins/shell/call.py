@@ -75,7 +75,8 @@ class HostedShellCall(CallDefaults):
         """Set when the output item has begun."""
         self._bytes_left = runner.max_bytes
         """Of the output of the commands that follow."""
-        self._files: dict[str, None] = {}
+        self._files: dict[str, str] = {}
+        """The ids of the files that the commands wrote, by path."""
         self._is_restarted = False
         self._is_broken = False
         """Whether a command did not run to its end, so that those behind it are not run."""
@@ -176,7 +177,7 @@ class HostedShellCall(CallDefaults):
 
     def _ended_output(self, result: ExecutionResult) -> ShellOutput:
         self._is_restarted |= self._runner.note_result(result)
-        self._files |= dict.fromkeys(file.path for file in result.files)
+        self._files |= {file.path: file.id for file in result.files}
         self._is_broken = not result.sandbox_alive
         limit = self._action.max_output_length
         return command_output(result, max_bytes=self._max_bytes, max_length=limit)
@@ -216,6 +217,7 @@ class HostedShellCall(CallDefaults):
             "call_id": self._call_id,
             "max_output_length": self._action.max_output_length,
             "output": [output.entry() for output in self._outputs or ()],
+            **({"antwort:file_ids": [*self._files.values()]} if self._files else {}),
         }
 
     def _done(self, status: Status) -> ToolDone:

@@ -102,7 +102,7 @@ async def test_the_item_starts_empty_and_keeps_its_id():
         "type": "code_interpreter_call",
         "status": "completed",
         "code": "1",
-        "antwort:result": {"stdout": "", "stderr": "", "exit_code": 0},
+        "antwort:result": {"stdout": "", "stderr": "", "exit_code": 0, "note": "3"},
         "container_id": "cntr_1",
         "outputs": [{"type": "logs", "logs": "3"}, {"type": "image", "url": "data:image/png;base64,"}],
     }
