@@ -169,10 +169,18 @@ class Authenticator:
         """Accept these keys from now on, except revoked ones."""
         self._keys = {key.id: key for key in keys if key.revoked_at is None}
 
-    def authenticate(self, authorization: str | None) -> Caller:
-        """The caller of an `Authorization` header; `ApiError` 401 without a valid API key."""
+    def authenticate(self, authorization: str | None, api_key: str | None = None) -> Caller:
+        """The caller of an `Authorization` header; `ApiError` 401 without a valid API key.
+
+        `api_key` is the key of an `x-api-key` header. A request may have both, with the same key.
+        """
         if self._keys is None:
             return self._defaults
+        if api_key is not None:
+            if authorization is not None and authorization.partition(" ")[2].strip() != api_key.strip():
+                message = "The headers `x-api-key` and `Authorization` have different keys: send one of them."
+                raise ApiError(401, message, code="invalid_api_key")
+            authorization = f"Bearer {api_key}"
         scheme, _, token = (authorization or "").partition(" ")
         found = _KEY.fullmatch(token.strip()) if scheme.lower() == "bearer" else None
         key = self._keys.get(found["id"]) if found else None

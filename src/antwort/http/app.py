@@ -53,6 +53,7 @@ from antwort.http.resources import (
 from antwort.http.services import Services
 from antwort.http.wires import responses
 from antwort.http.wires.chat_completions import handlers as chat_completions
+from antwort.http.wires.messages import handlers as messages
 from antwort.http.wires.websocket import handshake
 from antwort.http.wires.websocket.registry import OpenWebSockets
 from antwort.models.registry import ModelRegistry, open_models
@@ -71,7 +72,7 @@ from antwort.tools.mcp import McpProvider, open_mcp
 
 ROUTES: Sequence[ApiRoute] = [
     route
-    for resource in (responses, chat_completions, conversations, containers, skills, files, models, health)
+    for resource in (responses, chat_completions, messages, conversations, containers, skills, files, models, health)
     for route in resource.routes
 ]
 _KEY_RELOAD_SECONDS = 2.0

@@ -1,4 +1,4 @@
-"""Maps every exception to OpenAI's error envelope; unexpected ones are logged and become a plain 500."""
+"""Maps every exception to the error envelope of its wire; unexpected ones are logged and become a plain 500."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from antwort.api.errors import ApiError, ErrorCode, internal, invalid, unavailab
 from antwort.containers.sandboxes.port import SandboxError, SandboxLost, SandboxRefused
 from antwort.engine.ports import ModelFault
 from antwort.engine.stores import ContentFault, ResponseNotStored, ResponseTakenOver, StoreFault, UnknownCursor
+from antwort.http.wires.messages.errors import error_answer, is_messages_request
 from antwort.telemetry import log
 
 _PARAMS = {"tier": "memory_limit", "path": "file", "size": "file"}
@@ -34,13 +35,16 @@ _BODY_UNREAD = (HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
 def error_response(error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
     """The error as a response. It closes the connection where the rest of the request body has not been read."""
-    close = {"connection": "close"} if error.status in _BODY_UNREAD else {}
     return Response(
         msgspec.json.encode(error.envelope()),
         error.status,
-        {**(headers or {}), **error.headers(), **close},
+        {**(headers or {}), **error.headers(), **_closing(error.status)},
         media_type="application/json",
     )
+
+
+def _closing(status: int) -> dict[str, str]:
+    return {"connection": "close"} if status in _BODY_UNREAD else {}
 
 
 def to_api_error(error: Exception) -> ApiError:  # noqa: PLR0911 - one line for each kind of error
@@ -119,9 +123,13 @@ def router_error(request: Request, error: Exception) -> Response:
 
 
 def record_error(scope: Scope, error: ApiError, headers: Mapping[str, str] | None = None) -> Response:
-    """The error as the response to a request, recorded for the access log."""
+    """The error as the response to a request, in the format of its wire, recorded for the access log."""
     scope["antwort.error"] = error
-    return error_response(error, headers)
+    if not is_messages_request(scope["path"], scope["headers"]):
+        return error_response(error, headers)
+    answer = error_answer(error, scope.get("antwort.request_id", ""))
+    sent = {**(headers or {}), **answer.headers, **_closing(error.status)}
+    return Response(answer.body, answer.status, sent, media_type="application/json")
 
 
 def log_fields(error: ApiError | None) -> dict[str, str | None]:

@@ -28,6 +28,7 @@ from antwort.containers.replicas.calls import CALLS_PATH, CallTokens, InvalidCal
 from antwort.http.errors import log_fields, record_error, to_api_error
 from antwort.http.resources.replica_calls import invalid_call
 from antwort.http.services import Services
+from antwort.http.wires.messages.errors import is_messages_request
 from antwort.net.connections import OVERLOADED
 from antwort.net.origin import cross_origin_violation
 from antwort.telemetry import RequestSpan, log
@@ -39,6 +40,7 @@ _EXPOSED_HEADERS = (
     "openai-organization",
     "openai-processing-ms",
     "openai-version",
+    "request-id",
     "retry-after",
     "x-ratelimit-limit-requests",
     "x-ratelimit-remaining-requests",
@@ -112,7 +114,8 @@ class RequestMiddleware:
         self._reject_cross_origin(scope)
         if scope["type"] == "websocket" and not self._is_allowed_page(headers):
             raise _wrong_origin()
-        state.caller = self._services.authenticator.authenticate(headers.get("authorization"))
+        api_key = headers.get("x-api-key") if state.is_messages else None
+        state.caller = self._services.authenticator.authenticate(headers.get("authorization"), api_key)
         structlog.contextvars.bind_contextvars(tenant=state.caller.tenant, key_id=state.caller.key_id)
         state.rate_limit = await self._services.rate_limiter.take(state.caller)
         scope["antwort.caller"] = state.caller
@@ -199,6 +202,7 @@ class _RequestState:
         self.status = 0
         self.caller: Caller | None = None
         self.rate_limit: RateLimitState | None = None
+        self.is_messages = is_messages_request(scope["path"], scope["headers"])
         self._send = send
         scope["antwort.request_id"] = self.id
         scope["antwort.state"] = self
@@ -214,6 +218,8 @@ class _RequestState:
 
     def _headers(self) -> Iterable[tuple[str, str]]:
         yield "x-request-id", self.id
+        if self.is_messages:
+            yield "request-id", self.id
         yield "openai-version", "2020-10-01"
         yield "openai-processing-ms", str(int((time.perf_counter() - self.started) * 1000))
         yield "x-content-type-options", "nosniff"
@@ -230,7 +236,7 @@ def _handler_name(scope: Scope) -> str:
     endpoint = scope.get("endpoint")
     if endpoint is None:
         return "none"
-    return f"{endpoint.__module__.rpartition('.')[2]}.{endpoint.__name__}"
+    return f"{endpoint.__module__.removesuffix('.handlers').rpartition('.')[2]}.{endpoint.__name__}"
 
 
 def _method(scope: Scope) -> str:

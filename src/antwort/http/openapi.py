@@ -56,6 +56,8 @@ class Operation(NamedTuple):
     """Whether the operation needs no API key."""
     events: tuple[type[Any], ...] = EVENTS
     """The server-sent events, where `content_types` has `text/event-stream`."""
+    error: Any = ErrorEnvelope
+    """The struct of the body of an error."""
 
 
 class ApiRoute(Route):
@@ -99,7 +101,8 @@ def document(routes: Sequence[ApiRoute]) -> Schema:
     operations = [route.operation for route in routes]
     bodies = [body for operation in operations for body in (operation.body, operation.returns) if body is not None]
     events = [event for operation in operations for event in operation.events]
-    types = {repr(one): one for one in (*bodies, ErrorEnvelope, *events, *_item_types())}
+    errors = [operation.error for operation in operations]
+    types = {repr(one): one for one in (*bodies, *errors, *events, *_item_types())}
     schemas, components = msgspec.json.schema_components(types.values(), ref_template=_REF)
     schema_by_type = dict(zip(types, schemas, strict=True))
     paths: dict[str, Schema] = {}
@@ -169,7 +172,7 @@ def _operation_object(route: ApiRoute, routes: Sequence[ApiRoute], schemas: Mapp
         ],
         "responses": {
             "200": {"description": "Success", "content": content, "links": _links(route, routes)},
-            "default": {"description": "Error", "content": {JSON: {"schema": schemas[repr(ErrorEnvelope)]}}},
+            "default": {"description": "Error", "content": {JSON: {"schema": schemas[repr(operation.error)]}}},
         },
     }
     if accepted := _request_content(operation, schemas):

@@ -40,6 +40,9 @@ class EventStream(Response, Generic[T]):
 
     `on_close` is called once: before the end of the body, so that the next request of the client finds limits released,
     or when the stream breaks. After an exception the last frames are those that `error_frames` makes of it.
+
+    Frames of events that `is_held` are sent together with the next one, or when a keep-alive is due. Until then nothing
+    was sent, so an exception is an error response with its status.
     """
 
     def __init__(
@@ -51,6 +54,8 @@ class EventStream(Response, Generic[T]):
         stall_timeout: float,
         on_close: Callable[[], None] = lambda: None,
         error_frames: Callable[[ApiError], Iterable[bytes]] = error_event,
+        is_held: Callable[[T], bool] | None = None,
+        keep_alive_frame: bytes = KEEP_ALIVE,
     ) -> None:
         super().__init__(status_code=200, headers=_HEADERS)
         del self.headers["content-length"]
@@ -60,6 +65,12 @@ class EventStream(Response, Generic[T]):
         self._stall_timeout = stall_timeout
         self._on_close = on_close
         self._error_frames = error_frames
+        self._is_held = is_held
+        self._keep_alive_frame = keep_alive_frame
+        self._held: bytes | None = b""
+        """The frames that are held; None when the response begins."""
+        self._begin_lock = asyncio.Lock()
+        self._has_begun = False
         self._is_sending = False
         self._is_idle = True
 
@@ -82,18 +93,44 @@ class EventStream(Response, Generic[T]):
 
     async def _send_all(self, send: Send) -> None:
         async with aclosing(self._events) as events:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            if self._is_held is None:
+                await self._begin(send)
             try:
                 async for event in events:
-                    if frame := self._encode(event):
-                        await self._send(send, frame)
+                    is_held = self._is_held is not None and self._is_held(event)
+                    await self._send_or_hold(send, self._encode(event), is_held=is_held)
             except (ClientDisconnect, OSError):
                 raise
-            except Exception as error:  # noqa: BLE001 - the status has been sent: the error goes into the stream
-                for frame in self._error_frames(to_api_error(error)):
+            except Exception as error:
+                if self._held is not None:
+                    raise
+                await self._begin(send)
+                for frame in self._error_frames(to_api_error(error)):  # the status has been sent
                     await self._send(send, frame)
+        await self._begin(send)
         self._close()
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_or_hold(self, send: Send, frame: bytes, *, is_held: bool) -> None:
+        if is_held and self._held is not None:
+            self._held += frame
+            return
+        if frame:
+            await self._begin(send)
+            await self._send(send, frame)
+
+    async def _begin(self, send: Send) -> None:
+        """Send the status, once, and the frames that were held. A keep-alive may do so at the same time."""
+        if self._has_begun:
+            return
+        async with self._begin_lock:
+            held, self._held = self._held, None
+            if held is None:
+                return
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            if held:
+                await self._send(send, held)
+            self._has_begun = True
 
     async def _send(self, send: Send, frame: bytes) -> None:
         self._is_sending, self._is_idle = True, False
@@ -108,7 +145,8 @@ class EventStream(Response, Generic[T]):
     async def _send_keep_alive(self, send: Send) -> None:
         """Send a comment if no frame was sent since the last call and none is waiting for the client."""
         if self._is_idle and not self._is_sending:
-            await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+            await self._begin(send)
+            await send({"type": "http.response.body", "body": self._keep_alive_frame, "more_body": True})
         self._is_idle = True
 
 

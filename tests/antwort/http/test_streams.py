@@ -183,3 +183,64 @@ async def test_the_source_is_closed_when_the_client_disconnects_or_stalls(receiv
     with pytest.raises(ClientDisconnect):
         await download(chunks, stall_timeout=0.05)({}, receive, send)
     assert chunks.closed
+
+
+# ── held frames ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def held_stream(frames, **options):
+    """What a stream sends that holds the frames `a`."""
+    sent = []
+
+    async def send(message):
+        sent.append(message.get("body", message["type"]))
+
+    await stream(frames, is_held=lambda frame: frame == b"a", **options)({}, wait_forever, send)
+    return sent
+
+
+async def test_held_frames_are_sent_with_the_next_one():
+    async def frames():
+        for frame in (b"a", b"", b"a", b"b", b"a"):
+            yield frame
+
+    assert await held_stream(frames()) == ["http.response.start", b"aa", b"b", b"a", b""]
+
+
+async def test_an_error_before_the_first_frame_is_no_part_of_the_stream():
+    async def frames():
+        yield b"a"
+        raise ValueError("refused")
+
+    closed = []
+    with pytest.raises(ValueError, match="refused"):
+        await held_stream(frames(), on_close=lambda: closed.append(1))
+    assert closed == [1]
+
+
+async def test_a_keep_alive_sends_the_held_frames_before_it():
+    is_silent = asyncio.Event()
+
+    async def frames():
+        yield b"a"
+        await is_silent.wait()
+        yield b"b"
+
+    sent = []
+
+    async def send(message):
+        sent.append(message.get("body", message["type"]))
+        if message.get("body") == b"ping":
+            is_silent.set()
+
+    options = {"is_held": lambda frame: frame == b"a", "keep_alive": 0.01, "keep_alive_frame": b"ping"}
+    await stream(frames(), **options)({}, wait_forever, send)
+    assert [body for body in sent if body != b"ping"] == ["http.response.start", b"a", b"b", b""]
+    assert sent.index(b"a") < sent.index(b"ping") < sent.index(b"b")
+
+
+async def test_a_stream_of_held_frames_only_is_sent_at_its_end():
+    async def frames():
+        yield b"a"
+
+    assert await held_stream(frames()) == ["http.response.start", b"a", b""]

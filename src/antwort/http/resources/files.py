@@ -17,6 +17,7 @@ from starlette.responses import Response as HttpResponse
 from antwort.api.errors import invalid, missing_parameter, not_found
 from antwort.api.ids import new_id
 from antwort.api.objects import Deleted, FileObject, FilePage
+from antwort.containers import Containers
 from antwort.engine.stores import FileRecord
 from antwort.http.bodies import json_answer
 from antwort.http.multipart import Upload, receive_upload
@@ -24,6 +25,8 @@ from antwort.http.openapi import BINARY, OCTET_STREAM, ApiRoute, Operation, Sche
 from antwort.http.paging import object_page, paging_query, parse_page_query
 from antwort.http.services import owner_of, services_of
 from antwort.http.streams import ByteStream
+from antwort.http.wires.messages import files as messages_files
+from antwort.http.wires.messages.errors import speaks_messages
 from antwort.storage.errors import translate_os_errors
 from antwort.telemetry import audit
 
@@ -42,13 +45,15 @@ async def create(request: Request) -> HttpResponse:
     upload = await receive_upload(request, services.config.server.max_file)
     if upload.filename is None:
         raise missing_parameter("file")
+    if is_messages := speaks_messages(request):
+        upload.fields.setdefault("purpose", messages_files.DEFAULT_PURPOSE)
     if "purpose" in upload.fields:
         record = _record(upload.fields, upload.filename)
         stored = await services.store.create_file(owner_of(request), record, upload.content())
     else:  # the form fields follow the file, and `purpose` is needed first
         stored = await _spool_and_store(request, upload, upload.filename)
     audit("file.create", stored.id, bytes=stored.bytes)
-    return json_answer(_file_object(stored))
+    return json_answer(messages_files.file_metadata(stored) if is_messages else _file_object(stored))
 
 
 async def _spool_and_store(request: Request, upload: Upload, filename: str) -> FileRecord:
@@ -73,6 +78,9 @@ async def _read_chunks(file: IO[bytes]) -> AsyncIterator[bytes]:
 
 async def list_files(request: Request) -> HttpResponse:
     """List files."""
+    if speaks_messages(request):
+        listed = await services_of(request).store.list_files(owner_of(request), messages_files.page_query(request))
+        return json_answer(messages_files.file_page(listed))
     query = parse_page_query(request, max_limit=MAX_LIMIT, default_limit=MAX_LIMIT)
     page = await services_of(request).store.list_files(owner_of(request), query, request.query_params.get("purpose"))
     return json_answer(object_page(FilePage, page, _file_object))
@@ -80,11 +88,19 @@ async def list_files(request: Request) -> HttpResponse:
 
 async def retrieve(request: Request) -> HttpResponse:
     """Retrieve the metadata of a file."""
-    return json_answer(_file_object(await _get_record(request)))
+    if not speaks_messages(request):
+        return json_answer(_file_object(await _get_record(request)))
+    if (named := messages_files.file_in_container(request)) is None:
+        return json_answer(messages_files.file_metadata(await _get_record(request)))
+    containers, container_id, file_id = named
+    record = await containers.get_file(owner_of(request), container_id, file_id)
+    return json_answer(messages_files.container_file_metadata(record))
 
 
 async def content(request: Request) -> HttpResponse:
     """Download the content of a file, as an attachment."""
+    if speaks_messages(request) and (named := messages_files.file_in_container(request)) is not None:
+        return await _container_file_content(request, *named)
     record = await _get_record(request)
     chunks = await services_of(request).store.read_file(owner_of(request), record.id)
     if chunks is None:
@@ -98,6 +114,19 @@ async def content(request: Request) -> HttpResponse:
     )
 
 
+async def _container_file_content(
+    request: Request, containers: Containers, container_id: str, file_id: str
+) -> HttpResponse:
+    owner = owner_of(request)
+    record = await containers.get_file(owner, container_id, file_id)
+    return ByteStream(
+        await containers.read_file(owner, container_id, file_id),
+        name=quote(record.path.rpartition("/")[2], safe=""),
+        media_type=OCTET_STREAM,
+        stall_timeout=services_of(request).config.server.stall_timeout,
+    )
+
+
 async def _as_generator(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     async for chunk in chunks:
         yield chunk
@@ -105,11 +134,14 @@ async def _as_generator(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, N
 
 async def delete(request: Request) -> HttpResponse:
     """Delete a file."""
-    identifier = request.path_params["file_id"]
-    if not await services_of(request).store.delete_file(owner_of(request), identifier):
+    identifier, is_messages = request.path_params["file_id"], speaks_messages(request)
+    if is_messages and (named := messages_files.file_in_container(request)) is not None:
+        containers, container_id, file_id = named
+        await containers.delete_file(owner_of(request), container_id, file_id)
+    elif not await services_of(request).store.delete_file(owner_of(request), identifier):
         raise not_found("File", identifier)
     audit("file.delete", identifier)
-    return json_answer(Deleted(id=identifier, object="file"))
+    return json_answer(messages_files.DeletedFile(identifier) if is_messages else Deleted(id=identifier, object="file"))
 
 
 async def _get_record(request: Request) -> FileRecord:

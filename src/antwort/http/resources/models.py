@@ -11,16 +11,22 @@ from antwort.api.requests import MAX_MODEL_NAME
 from antwort.http.bodies import json_answer
 from antwort.http.openapi import ApiRoute, Operation
 from antwort.http.services import services_of
+from antwort.http.wires.messages import models as messages_models
+from antwort.http.wires.messages.errors import speaks_messages
 
 
 async def list_models(request: Request) -> HttpResponse:
     """List the models and their exact aliases."""
+    if speaks_messages(request):
+        return await messages_models.list_models(request)
     names = services_of(request).models.listed_names()
     return json_answer(ModelList(data=[ModelObject(id=name) for name in names]))
 
 
 async def retrieve(request: Request) -> HttpResponse:
     """Retrieve a model by a name that a request may use. `id` is that name, as in the `model` of a response."""
+    if speaks_messages(request):
+        return await messages_models.retrieve(request)
     name = request.path_params["model"]
     if len(name) > MAX_MODEL_NAME:
         message = f"The model does not exist: its name has more than {MAX_MODEL_NAME} characters."
