@@ -116,8 +116,16 @@ class ComparedServers:
             stored = Endpoint(server, key, "/v1/responses", {"input": INPUT, "store": True})
             with_code = Endpoint(server, key, "/v1/responses", {"input": INPUT, "tools": [CODE_INTERPRETER]})
             chat = Endpoint(server, key, "/v1/chat/completions", {"messages": [{"role": "user", "content": INPUT}]})
+            question = {"max_tokens": 1000, "messages": [{"role": "user", "content": INPUT}]}
+            messages = Endpoint(server, key, "/v1/messages", question)
             websocket = dataclasses.replace(stateless, websocket=True)
-            wires = {"stateless": stateless, "stored": stored, "chat": chat, "websocket": websocket}
+            wires = {
+                "stateless": stateless,
+                "stored": stored,
+                "chat": chat,
+                "messages": messages,
+                "websocket": websocket,
+            }
             yield {**wires, "code": with_code}
 
     def _antwort_config(self, folder: Path, store_url: str) -> dict[str, Any]:

@@ -21,9 +21,9 @@ from processes import ServerNotReadyError
 AT_ONCE = (1, 16, 256)
 ROUNDS, STARTS = 3, 5
 STREAMS, WARM_STREAMS = 1_000, 32
-ANTWORT_ENDPOINTS = ("stateless", "stored", "chat")
+ANTWORT_ENDPOINTS = ("stateless", "stored", "chat", "messages")
 LITELLM_ENDPOINTS = ("LiteLLM /responses", "LiteLLM /chat")
-TARGETS = {"stateless": 0.002, "stored": 0.004, "chat": 0.002}  # seconds of CPU time per request
+TARGETS = {"stateless": 0.002, "stored": 0.004, "chat": 0.002, "messages": 0.002}  # seconds of CPU time per request
 READY_TARGET = 1.5
 
 Start: TypeAlias = Callable[[], AbstractContextManager[dict[str, Endpoint]]]
@@ -68,7 +68,7 @@ def collect_failure(failures: dict[str, str], name: str) -> Iterator[None]:
 NOTES = [
     "  one process each, an API key with every request, one upstream that answers with eight words. antwort always",
     "  streams from it, LiteLLM only for streamed requests; both use its chat completions, also for /responses.",
-    "  stateless and stored are requests to /v1/responses, chat those to /v1/chat/completions.",
+    "  stateless and stored are requests to /v1/responses, chat to /v1/chat/completions, messages to /v1/messages.",
     "  CPU is that of the server process. Load generator and upstream share its cores, which limits throughput.",
 ]
 
@@ -169,6 +169,8 @@ def rows(samples: Samples, failures: Mapping[str, str]) -> list[Row]:
         row("CPU of 100 words, not streamed", "whole"),
         row("CPU of 100 words, streamed, chat", "streamed", "chat"),
         row("CPU of 100 words, not streamed, chat", "whole", "chat"),
+        row("CPU of 100 words, streamed, messages", "streamed", "messages"),
+        row("CPU of 100 words, not streamed, messages", "whole", "messages"),
         *(
             Row(f"CPU of {words} words, streamed over {wire}", Measurement.from_samples(samples[f"wire {model}", name]))
             for model, words in (("quick", 8), ("paced", 100))
