@@ -26,6 +26,9 @@ schemathesis.serializer.alias("application/x-tar", "application/octet-stream")
 def before_call(context: HookContext, case: Case, kwargs: dict[str, Any]) -> None:
     if case.operation.path in ("/v1/responses", "/v1/responses/input_tokens") and isinstance(case.body, dict):
         case.body = with_valid_semantics(case.body)
+    is_message = case.operation.path.startswith("/v1/messages") and is_positive(case, ParameterLocation.BODY)
+    if is_message and isinstance(case.body, dict):
+        case.body = with_valid_messages(case.body)
     if case.path_parameters and is_positive(case, ParameterLocation.PATH) and next(_calls) % 2:
         case.path_parameters = {**case.path_parameters, **existing_ids(case)}
         if (case.operation.path, case.method.upper()) == ("/v1/skills/{skill_id}", "POST"):
@@ -49,6 +52,13 @@ def with_valid_semantics(body: dict[str, Any]) -> dict[str, Any]:
     if body.get("background") is True and body.get("store") is False:
         del body["store"]
     return body
+
+
+def with_valid_messages(body: dict[str, Any]) -> dict[str, Any]:
+    """A body with a question, without tools that do not exist."""
+    unknown = ("tools", "tool_choice", "container", "mcp_servers")
+    kept = {name: value for name, value in body.items() if name not in unknown}
+    return {**kept, "messages": [{"role": "user", "content": "hello"}]}
 
 
 def existing_ids(case: Case) -> dict[str, str]:

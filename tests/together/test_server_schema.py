@@ -77,7 +77,7 @@ def test_every_operation_succeeded_at_least_once(run):
             statuses[line["route"]].add(line["status"])
     routes = {route for route in statuses if route != "none"}
 
-    assert len(routes) == 50
+    assert len(routes) == 52
     assert {route for route in routes if 200 not in statuses[route]} == set()
     assert {status for route in routes for status in statuses[route] if status >= 500} == set()
     assert [line for line in lines if line["event"] == "unexpected_error"] == []
