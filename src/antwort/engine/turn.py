@@ -685,8 +685,7 @@ class TurnLoop:
         return self._output.end(call.output_index, item)
 
     def _may_run_more(self) -> bool:
-        limit = self.response.max_tool_calls
-        return limit is None or self._totals.hosted_calls < limit
+        return (limit := self.response.max_tool_calls) is None or self._totals.hosted_calls < limit
 
 
 def _interrupted(key: int, hosted: GuardedCall, *, early: bool = False) -> BegunCall:

@@ -10,7 +10,7 @@ import msgspec
 from starlette.requests import Request
 
 from antwort.api.errors import ApiError, invalid
-from antwort.http.wires.messages.events import ErrorInfo, MessageError
+from antwort.http.wires.messages.events import ErrorInfo, MessagesApiError
 
 VERSION_HEADER: Final = b"anthropic-version"
 _MESSAGES: Final = "/v1/messages"
@@ -69,16 +69,16 @@ def speaks_messages(request: Request) -> bool:
 def error_answer(error: ApiError, request_id: str) -> ErrorAnswer:
     """The error as the answer to a request. Clients retry most statuses, unless `x-should-retry` is false."""
     status = status_of(error)
-    body = msgspec.json.encode(MessageError(ErrorInfo(_kind(status), _message(error)), request_id))
+    body = msgspec.json.encode(MessagesApiError(ErrorInfo(_kind(status), _message(error)), request_id))
     headers = error.headers()
     if error.should_retry is None and status < _INTERNAL and status not in _RETRIED:
         headers["x-should-retry"] = "false"
     return ErrorAnswer(status, body, headers)
 
 
-def error_event(error: ApiError) -> MessageError:
+def error_event(error: ApiError) -> MessagesApiError:
     """The error as the last event of a stream."""
-    return MessageError(ErrorInfo(_kind(status_of(error)), _message(error)))
+    return MessagesApiError(ErrorInfo(_kind(status_of(error)), _message(error)))
 
 
 def status_of(error: ApiError) -> int:

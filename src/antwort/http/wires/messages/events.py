@@ -147,7 +147,7 @@ class ErrorInfo(Struct):
     message: str
 
 
-class MessageError(Struct, tag_field="type", tag="error"):
+class MessagesApiError(Struct, tag_field="type", tag="error"):
     """The body of an error; also the last event of a stream that fails."""
 
     error: ErrorInfo
@@ -162,7 +162,7 @@ StreamEvent: TypeAlias = (
     | MessageDelta
     | MessageStop
     | Ping
-    | MessageError
+    | MessagesApiError
 )
 
 STREAM_EVENTS: tuple[type[Struct], ...] = (
@@ -173,7 +173,7 @@ STREAM_EVENTS: tuple[type[Struct], ...] = (
     MessageDelta,
     MessageStop,
     Ping,
-    MessageError,
+    MessagesApiError,
 )
 
 

@@ -27,13 +27,13 @@ from antwort.http.wires.messages.events import (
     STREAM_EVENTS,
     AnswerMessage,
     ContainerInfo,
-    MessageError,
+    MessagesApiError,
     to_rfc3339,
     to_sse,
 )
 from antwort.http.wires.messages.message import MessageFold
 from antwort.http.wires.messages.reader import ReadRequest, parse_count, parse_create
-from antwort.http.wires.messages.request import CountMessageTokens, CreateMessage, MessageTokens
+from antwort.http.wires.messages.request import CountMessageTokens, CreateMessageParams, MessageTokens
 from antwort.http.wires.messages.writer import MessageWriter, ResponseFailedError
 from antwort.models.tokens import estimate_request
 from antwort.net.disconnect import run_until_disconnect
@@ -155,17 +155,17 @@ routes = [
         create,
         Operation(
             "createMessage",
-            CreateMessage,
+            CreateMessageParams,
             AnswerMessage,
             content_types=(JSON, EVENT_STREAM),
             events=STREAM_EVENTS,
-            error=MessageError,
+            error=MessagesApiError,
         ),
     ),
     ApiRoute(
         "POST",
         _MESSAGES + "/count_tokens",
         count_tokens,
-        Operation("countMessageTokens", CountMessageTokens, MessageTokens, error=MessageError),
+        Operation("countMessageTokens", CountMessageTokens, MessageTokens, error=MessagesApiError),
     ),
 ]

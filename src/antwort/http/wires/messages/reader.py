@@ -14,7 +14,7 @@ from antwort.http.wires.messages.history import History, Origin
 from antwort.http.wires.messages.request import (
     ContainerParam,
     CountMessageTokens,
-    CreateMessage,
+    CreateMessageParams,
     InputParams,
     JsonSchemaOutput,
     TextBlock,
@@ -90,7 +90,7 @@ class ReadRequest(NamedTuple):
 
 def parse_create(body: bytes) -> ReadRequest:
     """Parse `POST /v1/messages`; an `ApiError` names the field that is not valid."""
-    given = _decode(body, CreateMessage)
+    given = _decode(body, CreateMessageParams)
     role = next((message.role for message in reversed(given.messages) if message.role != "system"), None)
     if role == "assistant":
         message = "This server does not continue an assistant message: the conversation must end with a user message."

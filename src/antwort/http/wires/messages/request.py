@@ -261,7 +261,7 @@ class InputParams(Struct, kw_only=True):
     mcp_servers: list[Raw] | None = None
 
 
-class CreateMessage(InputParams, kw_only=True):
+class CreateMessageParams(InputParams, kw_only=True):
     """`POST /v1/messages`."""
 
     max_tokens: Annotated[int, Meta(ge=1)]
