@@ -233,7 +233,7 @@ SCENARIOS |= {
     ),
     "broken patch, then a correct one": Scenario([[BROKEN_PATCH], [UPDATES]], [PATCH], PATCHING),
     "two broken patches": Scenario([[BROKEN_PATCH], [BROKEN_PATCH], DONE], [MESSAGE], PATCHING),
-    "broken patch beside a correct one": Scenario([[BROKEN_PATCH, UPDATES]], [PATCH], PATCHING),
+    "broken patch beside a correct one": Scenario([[BROKEN_PATCH, UPDATES], [UPDATES]], [PATCH, PATCH], PATCHING),
     "forced apply_patch that is broken": Scenario(
         [[BROKEN_PATCH], [BROKEN_PATCH], DONE], [MESSAGE], {**PATCHING, "tool_choice": {"type": "apply_patch"}}
     ),
