@@ -30,6 +30,7 @@ from antwort.sandbox.limits import ContainerLimits
 from antwort.tools.mcp.client.jail import jailed, limits_of, missing_folder
 from antwort.tools.mcp.client.targets import (
     INTERNAL_ERROR,
+    McpFault,
     SessionLimits,
     StdioTarget,
     protocol_error,
@@ -52,7 +53,7 @@ async def stdio_transport(
     tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObjectSendStream[SessionMessage]]
 ]:
     """A transport of the SDK: starts the program, and kills it with all of its children in the end."""
-    process, cgroup = await _start(target, limits)
+    process, cgroup = await _start_or_end(target, limits)
     incoming_writer, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     outgoing, outgoing_reader = anyio.create_memory_object_stream[SessionMessage](0)
     stderr = asyncio.create_task(_read_stderr(process))
@@ -65,9 +66,26 @@ async def stdio_transport(
             finally:
                 group.cancel_scope.cancel()
     finally:
-        await asyncio.shield(_end(process, stderr, target))
-        if cgroup is not None:
-            await asyncio.to_thread(cgroup.release)
+        await asyncio.shield(_end(process, cgroup, stderr, target))
+
+
+async def _start_or_end(target: StdioTarget, limits: SessionLimits) -> tuple[Process, Cgroup | None]:
+    """Start the program. A start that is cancelled is completed, so that all of what it has made is released."""
+    starting = asyncio.create_task(_start(target, limits))
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        await asyncio.shield(_end_unused(starting, target))
+        raise
+
+
+async def _end_unused(starting: asyncio.Task[tuple[Process, Cgroup | None]], target: StdioTarget) -> None:
+    with contextlib.suppress(McpFault):
+        process, cgroup = await starting
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        await _end(process, cgroup, asyncio.create_task(_read_stderr(process)), target)
 
 
 async def _start(target: StdioTarget, limits: SessionLimits) -> tuple[Process, Cgroup | None]:
@@ -175,8 +193,8 @@ async def _drain(process: Process) -> None:
         pass
 
 
-async def _end(process: Process, stderr: asyncio.Task[str], target: StdioTarget) -> None:
-    """Close standard input, wait shortly, and kill what is left."""
+async def _end(process: Process, cgroup: Cgroup | None, stderr: asyncio.Task[str], target: StdioTarget) -> None:
+    """Close standard input, wait shortly, kill what is left, and release the cgroup."""
     has_ended = process.returncode is not None
     stdout = asyncio.create_task(_drain(process))
     if process.stdin is not None:
@@ -195,3 +213,5 @@ async def _end(process: Process, stderr: asyncio.Task[str], target: StdioTarget)
         _logger.warning(
             "the MCP server %s ended with code %s: %s", target.command[0], process.returncode, stderr.result()[-500:]
         )
+    if cgroup is not None:
+        await asyncio.to_thread(cgroup.release)

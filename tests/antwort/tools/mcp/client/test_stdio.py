@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import secrets
@@ -11,9 +12,12 @@ from pathlib import Path
 import pytest
 from waiting import wait_until_async
 
-from antwort.tools.mcp.client import McpFault, StdioTarget
+from antwort.sandbox.host.cgroups import CgroupsUnavailable, detect
+from antwort.sandbox.host.process import descendants
+from antwort.tools.mcp.client import McpFault, SessionLimits, StdioTarget
 
 pytestmark = [pytest.mark.anyio, pytest.mark.skipif(sys.platform != "linux", reason="the jail needs Linux")]
+CGROUPS = Path("/sys/fs/cgroup")
 PROGRAM = Path(__file__).parents[4] / "support" / "mcp_stdio_program.py"
 
 
@@ -117,6 +121,37 @@ async def test_a_program_that_needs_too_much_harms_only_itself(client, program):
     assert (256 <= int(count) <= 512, reason) == (True, "No space left on device")
     assert (await call(target, "flood", size=3)).text == "xxx"
     assert (await call(program(environment=(("N", "2"),)), "grow", size=1 << 20)).text == str(1 << 20)
+
+
+async def test_a_start_that_is_cancelled_leaves_nothing_behind():
+    from antwort.tools.mcp.client.stdio import stdio_transport  # noqa: PLC0415 - imports the SDK
+
+    async def use() -> None:
+        async with stdio_transport(StdioTarget(command=("cat",)), SessionLimits()):
+            await asyncio.Event().wait()
+
+    has_cgroups = False
+
+    def cgroups() -> list[Path]:
+        return [*CGROUPS.glob(f"antwort-{os.getpid()}-*"), *CGROUPS.glob(f"*/antwort-{os.getpid()}-*")]
+
+    def left() -> list[object]:
+        return [*cgroups(), *descendants(os.getpid())[1:], len([*Path("/proc/self/fd").iterdir()])]
+
+    with contextlib.suppress(CgroupsUnavailable):
+        has_cgroups = not detect().must_move
+    before = left()
+    for steps in (0, 10, 100, 1000):
+        starting = asyncio.create_task(use())
+        for _ in range(20_000):
+            if cgroups() if has_cgroups else left()[len(before) :]:
+                break
+            await asyncio.sleep(0)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        starting.cancel()
+        await asyncio.wait([starting])
+        await wait_until_async(lambda: left() == before)
 
 
 async def test_a_message_that_is_too_long_ends_the_session(open_client, program):
