@@ -140,11 +140,11 @@ class PageCache:
 
     async def _close_idle(self) -> None:
         """Close the least recently used files above the limit."""
-        idle = [tenant for tenant, index in self._open.items() if not index.users]
-        while idle and len(self._open) > _MAX_OPEN:
-            index = self._open.pop(idle.pop(0), None)
-            if index is not None:
-                await asyncio.to_thread(index.close)
+        while len(self._open) > _MAX_OPEN:
+            idle = next((tenant for tenant, index in self._open.items() if not index.users), None)
+            if idle is None:
+                return
+            await asyncio.to_thread(self._open.pop(idle).close)  # others may be used meanwhile
 
 
 class PageReader:

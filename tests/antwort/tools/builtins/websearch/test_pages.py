@@ -135,6 +135,25 @@ async def test_files_that_are_in_use_are_not_closed(cache):
     assert await asyncio.gather(*(search(cache, tenant) for tenant in tenants)) == [[f"p{one}"] for one in tenants]
 
 
+async def test_files_that_are_used_again_while_others_are_closed_stay_open(cache):
+    for number in range(32):
+        await cache.put(str(number), [page("x")])
+    first, second, *busy = [cache._open[str(number)] for number in range(4)]
+    for index in busy:
+        index.users += 1
+        cache._open[f"{id(index)}"] = index  # two more than may be open, with the next one
+    with second._opening:  # its next use takes long
+        with first._opening:  # so does its end
+            new = asyncio.create_task(cache.put("new", [page("x")]))
+            await wait_until_async(lambda: "0" not in cache._open)
+            used = asyncio.create_task(search(cache, "1"))
+            await wait_until_async(lambda: second.users)
+        await wait_until_async(lambda: len(cache._open) <= 32)
+        assert cache._open.get("1") is second
+    await new
+    assert await used == ["x"]
+
+
 async def test_a_cache_that_cannot_be_written_fails_no_call(tmp_path, caplog):
     (tmp_path / "file").write_text("in the way", encoding="utf-8")
     cache = PageCache(tmp_path / "file", WebCacheSettings())
