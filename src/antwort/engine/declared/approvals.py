@@ -6,6 +6,7 @@ open, also if their own call was not run, as past `max_tool_calls`: a later requ
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -21,15 +22,29 @@ def open_approvals(given: Sequence[Item]) -> list[tuple[int, Item]]:
     """The `mcp_approval_response` items that no response has answered yet, with their indexes.
 
     A response runs approved calls before all else: what follows the first of them is the end of all approvals before.
+    OpenAI's calls do not always name their request: such a call ends the approval of the same call only.
     """
+    requests = {item.raw.get("id"): _called(item) for item in given if item.type == "mcp_approval_request"}
+    ran: Counter[tuple[str, ...] | None] = Counter()
     found: list[tuple[int, Item]] = []
     for at in range(len(given) - 1, -1, -1):
         item = given[at]
-        if item.type == "mcp_call":  # OpenAI's do not always have the `approval_request_id`
+        if item.type == "mcp_call" and item.raw.get("approval_request_id") is not None:
             break
-        if item.type == "mcp_approval_response":
-            found.append((at, item))
+        if item.type == "mcp_call":
+            ran[_called(item)] += 1
+        elif item.type == "mcp_approval_response":
+            called = requests.get(item.raw.get("approval_request_id"))
+            if ran[called]:
+                ran[called] -= 1
+            else:
+                found.append((at, item))
     return found[::-1]
+
+
+def _called(item: Item) -> tuple[str, ...]:
+    """The tool and the arguments of a call, or of the request for its approval."""
+    return tuple(str(item.raw.get(key)) for key in ("server_label", "name", "arguments"))
 
 
 def check_approvals(

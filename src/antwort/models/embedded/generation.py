@@ -74,7 +74,7 @@ def bound_schema(schema: dict[str, Any], *, close: bool = True) -> dict[str, Any
     if schema.get("type") == "integer":
         limits |= {} if "exclusiveMinimum" in schema else {"minimum": -_MAX_INTEGER}
         limits |= {} if "exclusiveMaximum" in schema else {"maximum": _MAX_INTEGER}
-    if close and schema.get("type") == "object" and "properties" in schema and not _OPEN_KEYWORDS & schema.keys():
+    if close and schema.get("type") == "object" and schema.get("properties") and not _OPEN_KEYWORDS & schema.keys():
         limits["additionalProperties"] = False
     parts = {
         # The members of `allOf` share their keys: closing one would forbid the keys of the others.
@@ -84,9 +84,14 @@ def bound_schema(schema: dict[str, Any], *, close: bool = True) -> dict[str, Any
     return {**limits, **parts}
 
 
-def _bound_commands(schema: dict[str, Any]) -> dict[str, Any]:
-    """A short list of commands: small models add the same command in ever new forms."""
+def _argument_schema(schema: dict[str, Any]) -> dict[str, Any]:
+    """The schema of the arguments of a call, without what a small model writes without end.
+
+    That is keys of a function that has no parameters, and the same command in ever new forms.
+    """
     properties = properties_of(schema)
+    if not properties and "properties" in schema:
+        return {"additionalProperties": False, **schema}
     commands = properties.get("commands")
     if not isinstance(commands, dict) or "items" not in commands:
         return schema
@@ -203,7 +208,7 @@ class Generation:
             case "arguments":
                 stop = _UNCLOSED_STRINGS
                 parameters = self._call.spec.parameters if self._call is not None else None
-                schema = bound_schema(_bound_commands(parameters or _ANY_OBJECT))
+                schema = bound_schema(_argument_schema(parameters or _ANY_OBJECT))
         limit = _MAX_TOKENS if self._tokens_left is None else max(1, min(_MAX_TOKENS, self._tokens_left))
         return CompletionRequest(
             prompt=self._prompt,

@@ -33,10 +33,16 @@ def tools(*labels: str) -> list[DeclaredTool]:
 
 
 def test_an_approval_before_an_approved_call_is_not_open():
-    """Also if its own call was not run, as past `max_tool_calls`; and if the call has no id of its request."""
+    """Also if its own call was not run, as past `max_tool_calls`."""
     given = [answer("a"), answer("b"), call("a"), answer("c"), call(None), answer("d")]
 
-    assert [at for at, _ in open_approvals(given)] == [5]
+    assert [at for at, _ in open_approvals(given)] == [3, 5]
+
+
+def test_a_call_without_the_id_of_its_request_ends_the_approval_of_the_same_call():
+    given = [request("a"), request("b", "erp"), request("c"), answer("a"), answer("b"), answer("c"), call(None)]
+
+    assert [at for at, _ in open_approvals(given)] == [3, 4]
 
 
 def test_the_item_and_the_server_are_named():

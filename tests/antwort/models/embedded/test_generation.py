@@ -175,7 +175,9 @@ def test_lists_of_commands_are_short_and_arguments_have_no_loops():
     assert completion.schema is not None
     assert completion.schema["properties"]["commands"] == {"maxItems": 4, **commands}
     assert completion.avoids_loops
-    assert not first_request(make_generation(format=FORMAT)).avoids_loops
+    answer = first_request(make_generation(format=JsonSchemaFormat(name="any", schema={"properties": {}})))
+    assert not answer.avoids_loops
+    assert answer.schema == {"properties": {}}
 
 
 @pytest.mark.parametrize("properties", [None, 5, ["commands"], {"commands": 5}])
