@@ -62,6 +62,7 @@ REQUIRED_EXTRAS: dict[str, Extras] = {
     "antwort.net.fetch": ("server",),
     "antwort.net.http_transport": ("server",),
     "antwort.net.tls": ("server",),
+    "antwort.net.websocket": ("server",),
     "antwort.sandbox": ("sandbox",),
     "antwort.sealing": ("server",),
     "antwort.telemetry": ("server",),
@@ -73,7 +74,7 @@ REQUIRED_EXTRAS: dict[str, Extras] = {
     "antwort.tools": ("server",),
     "antwort.tools.builtins.codeinterpreter.kubernetes": ("kubernetes",),
     **dict.fromkeys(
-        [f"antwort.tools.mcp.client.{name}" for name in ("content", "listing", "pool", "session", "stdio")],
+        [f"antwort.tools.mcp.client.{name}" for name in ("content", "jail", "listing", "pool", "session", "stdio")],
         ("mcp",),
     ),
     "weakincentives": (),
