@@ -1,12 +1,12 @@
 """`ProviderAdapter`: the base class of provider adapters, and `evaluate`, which drives the agent loop.
 
 A subclass implements `connect`, which returns a function from `ModelRequest` to `ModelReply`. Everything else is
-shared by all adapters: rendering, the driver of the loop, tools, limits, events, and parsing the output.
+shared by all adapters: rendering, the driver of the loop, tools, limits, events, and parsing the output. An adapter for
+a provider that runs the loop itself implements `run` instead.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -82,7 +82,7 @@ def _is_parsed(prompt: Prompt[Any], parse_output: bool, result: PromptResponse[A
     return all(isinstance(value, get_origin(template.output_type) or template.output_type) for value in values)
 
 
-class ProviderAdapter(ABC, Generic[AdapterOutputT]):
+class ProviderAdapter(Generic[AdapterOutputT]):
     """Base class of all adapters. Its parameter is the type of outputs that an adapter evaluates; mostly `Any`.
 
     `provider` is the provider name that `ProviderTool`s refer to. `native_tools` are provider-run tools that the
@@ -107,9 +107,20 @@ class ProviderAdapter(ABC, Generic[AdapterOutputT]):
         self.throttle = throttle or ThrottlePolicy()
         self.clock = clock
 
-    @abstractmethod
     def connect(self, evaluation: Evaluation) -> Connection:
         """Prepare one evaluation. Raise here, before any request is sent, for what the provider does not support."""
+        _ = evaluation
+        raise NotImplementedError(f"{type(self).__name__} implements neither `connect` nor `run`")
+
+    def run(self, evaluation: Evaluation) -> LoopResult:
+        """Dispatch `PromptRendered`, and run the agent loop with the connection of `connect`.
+
+        Override it for a provider that runs the loop itself, and dispatch the same events.
+        """
+        choice = self.resolve_tool_choice(evaluation)
+        connection = self.connect(evaluation)
+        evaluation.audit.record_prompt_rendered(evaluation.rendered)
+        return evaluation.run(connection, choice)
 
     def render(self, prompt: Prompt[OutputT], *, session: SessionProtocol) -> RenderedPrompt[OutputT]:
         """Render the prompt and add this adapter's native tools. Duplicate tool names and slots are an error."""
@@ -170,11 +181,7 @@ class ProviderAdapter(ABC, Generic[AdapterOutputT]):
         )
         with session.forward_to(bus), evaluation.cleanup:
             evaluation.check_providers()
-            choice = self.resolve_tool_choice(evaluation)
-            connection = self.connect(evaluation)
-            evaluation.audit.record_prompt_rendered(evaluation.rendered)
-            loop_result = evaluation.run(connection, choice)
-            return evaluation.build_response(loop_result, parse=parse_output)
+            return evaluation.build_response(self.run(evaluation), parse=parse_output)
 
 
 @dataclass
@@ -195,7 +202,14 @@ class Evaluation:
     cleanup: ExitStack = field(default_factory=ExitStack)
 
     def check_providers(self) -> None:
-        """Raise if a native tool belongs to another provider."""
+        """Raise if a section or a native tool belongs to another provider."""
+        for section in self.rendered.active:
+            if section.required_provider not in (None, self.adapter.provider):
+                raise self.error(
+                    f"section {section.key!r} ({type(section).__name__}) is for provider "
+                    f"{section.required_provider!r}, but this adapter is {self.adapter.provider!r}: "
+                    "use the section of that provider"
+                )
         for declared in self.rendered.native_tools:
             if declared.provider not in (None, self.adapter.provider):
                 raise self.error(

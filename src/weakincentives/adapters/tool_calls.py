@@ -25,15 +25,22 @@ _logger = logging.getLogger(__name__)
 
 
 @ensure(lambda call, result: result.output.call_id == call.call_id, "the output answers the call")
-def run_tool(call: ToolCall, evaluation: Evaluation) -> ToolRunResult:
-    """Run a call and dispatch its event. A failure is a failed result that the model reads, not an exception."""
-    params, result, text = _execute(call, evaluation)
+def run_tool(
+    call: ToolCall, evaluation: Evaluation, *, is_cancelled: Callable[[], bool] = lambda: False
+) -> ToolRunResult:
+    """Run a call and dispatch its event. A failure is a failed result that the model reads, not an exception.
+
+    If `is_cancelled` when its handler returns, the call failed: nothing reads its result, and its changes are undone.
+    """
+    params, result, text = _execute(call, evaluation, is_cancelled)
     evaluation.audit.record_client_call(call, params, result, text)
     output = ToolOutput(call.call_id, call.name, text, result.success, result.value)
     return ToolRunResult(output, _render_opened(call, result, evaluation))
 
 
-def _execute(call: ToolCall, evaluation: Evaluation) -> tuple[object, ToolResult[Any], str]:
+def _execute(
+    call: ToolCall, evaluation: Evaluation, is_cancelled: Callable[[], bool]
+) -> tuple[object, ToolResult[Any], str]:
     if isinstance(call, ClientRunCall):
         run = partial(_run_client_call, call, evaluation)
         if not call.rollback_on_failure:
@@ -49,7 +56,12 @@ def _execute(call: ToolCall, evaluation: Evaluation) -> tuple[object, ToolResult
         return call.arguments, *_failure(f"Invalid arguments for {call.name}: {error}. Correct them and try again.")
     assert tool.handler is not None  # noqa: S101 - `find_tool` finds no native tools, and other tools have one
     handle = partial(tool.handler, params, context=evaluation.tool_context())
-    return params, *_with_rollback(tool.name, handle, evaluation)
+
+    def handle_unless_cancelled() -> ToolResult[Any]:
+        result = handle()
+        return ToolResult.error(f"The call of {call.name} was cancelled.") if is_cancelled() else result
+
+    return params, *_with_rollback(tool.name, handle_unless_cancelled, evaluation)
 
 
 def _run_client_call(call: ClientRunCall, evaluation: Evaluation) -> ToolResult[Any]:

@@ -188,10 +188,12 @@ class EvaluationLimits:
         self.check_tokens(last_text)
         self.check_deadline(turn, last_text)
         if turn >= self.max_turns:
-            message = (
-                f"the model still calls tools after {turn} turns. Raise max_turns, or check the transcript for a loop"
-            )
-            raise self._error(TurnLimitError, message, last_text)
+            raise self.turn_limit_error(turn, last_text)
+
+    def turn_limit_error(self, turn: int, last_text: str | None = None) -> PromptEvaluationError:
+        """The error for a model that still calls tools when the turn limit is reached."""
+        message = f"the model still calls tools after {turn} turns. Raise max_turns, or check the transcript for a loop"
+        return self._error(TurnLimitError, message, last_text)
 
     def _error(self, kind: type[PromptEvaluationError], message: str, last_text: str | None) -> PromptEvaluationError:
         return kind(message, prompt_name=self.prompt_name, phase="budget", provider_payload=last_text)

@@ -51,8 +51,11 @@ def check_placeholders(section: Section[Any], path: str) -> None:
 class Section(Parametric, ABC, Generic[ParamsT]):
     """Base class of all sections. Subclass `Section[Params]` and implement `render`.
 
-    Sections are immutable; `clone` returns a changed copy.
+    Sections are immutable; `clone` returns a changed copy. `required_provider` is the provider whose adapter the
+    section needs; None if every adapter will do.
     """
+
+    required_provider: str | None = None
 
     def __init__(
         self,

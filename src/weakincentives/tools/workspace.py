@@ -70,7 +70,7 @@ class MountedFiles:
         with self._lock:
             directory, self._is_removed = self._directory if not self._is_removed else None, True
         if directory is not None:
-            _remove_tree(directory)
+            remove_tree(directory)
 
     def _check_not_removed(self) -> None:
         if self._is_removed:
@@ -88,13 +88,13 @@ class MountedFiles:
         try:
             previews = materialize(self.mounts, allowed_host_roots=self.allowed_host_roots, destination=directory)
         except BaseException:
-            _remove_tree(directory)
+            remove_tree(directory)
             raise
-        weakref.finalize(self, _remove_tree, directory)
+        weakref.finalize(self, remove_tree, directory)
         return directory, previews
 
 
-def _remove_tree(directory: Path) -> None:
+def remove_tree(directory: Path) -> None:
     """Remove a directory, also below directories without write permission; links are removed, not followed."""
     for parent, names, _ in os.walk(directory):
         for name in names:
