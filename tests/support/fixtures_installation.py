@@ -26,6 +26,7 @@ Extras = tuple[str, ...]
 
 COMBINATIONS: list[Extras] = [
     (),
+    ("claude",),
     ("kubernetes",),
     ("mcp",),
     ("model",),
