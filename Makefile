@@ -4,6 +4,7 @@ VENV ?= .venv
 BENCH_VENV ?= .venv-bench
 LITELLM_VENV ?= .venv-litellm
 CLIENTS_VENV ?= .venv-clients
+CLAUDE_VENV ?= .venv-claude
 
 # For `make demo`, `eval`, `model` and `serve`: a model name of `antwort model list`, and the port of the server.
 MODEL ?= qwen2.5-coder-1.5b
@@ -37,7 +38,7 @@ APT = DEBIAN_FRONTEND=noninteractive apt-get -qq -y -o Acquire::Retries=2 -o Acq
 .DELETE_ON_ERROR:
 MAKEFLAGS += --no-print-directory
 
-.PHONY: help setup demo serve model eval test test-all test-attacks test-clients test-faults test-images test-install test-kubernetes test-long test-model test-openai test-replicas test-sandbox check static suite bench lock clean
+.PHONY: help setup demo serve model eval test test-all test-attacks test-claude test-clients test-faults test-images test-install test-kubernetes test-long test-model test-openai test-replicas test-sandbox check static suite bench lock clean
 
 help: ## List the targets (the default)
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -51,13 +52,20 @@ serve: model ## Start the server on loopback with the embedded model, and print 
 model: $(READY) ## Download the weights of the embedded model, 1.1 GB, unless they are cached (MODEL=… for another model)
 	@$(VENV)/bin/antwort model pull $(MODEL)
 
-test: static suite ## Run all checks and tests; separate: test-attacks, test-clients, test-faults, test-images, test-install, test-kubernetes, test-long, test-model, test-openai, test-replicas, test-all
+test: static suite ## Run all checks and tests; separate: test-attacks, test-claude, test-clients, test-faults, test-images, test-install, test-kubernetes, test-long, test-model, test-openai, test-replicas, test-all
 
 test-sandbox: $(READY) ## Run all sandbox tests, with the attack tests (minutes)
 	$(RUN) -m pytest -q -n 2 --dist loadfile tests/antwort/sandbox
 
 test-attacks: $(READY) ## Run the attack tests: code inside the sandbox tries to escape, as ordinary user and as root (minutes)
 	$(RUN) -m pytest -q -n 2 --dist loadfile tests/antwort/sandbox/attacks
+
+test-claude: $(READY) ## Run the Claude Agent SDK adapter with its CLI against the server, without a network (Linux; minutes)
+	@command -v socat >/dev/null || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || \
+		{ $(APT) update && $(APT) install socat; } >/dev/null || true
+	@if ! $(RUN) scripts/offline.py true; then echo "skipped: make test-claude needs a network namespace"; \
+	elif ! $(MAKE) $(CLAUDE_VENV)/.installed; then echo "skipped: the packages of requirements/claude.lock are not available"; \
+	else $(RUN) scripts/offline.py $(CLAUDE_VENV)/bin/python -m pytest -q -n 2 --dist loadfile -m claude tests/together/test_claude_agent.py tests/together/test_claude_parity.py; fi
 
 test-clients: $(READY) $(CLIENTS_VENV)/node/.locked ## Run programs of others against the server: Codex, both Agents SDKs, AI SDK, LangChain, … (Linux; minutes)
 	CLIENTS_VENV=$(CLIENTS_VENV) $(RUN) scripts/offline.py $(RUN) -m pytest -q -n 2 --dist loadfile tests/clients
@@ -110,7 +118,7 @@ static: $(READY)
 	$(RUN) scripts/dead_code.py $(CODE)
 
 suite: $(READY)
-	$(RUN) -m pytest -q -n $(WORKERS) --dist loadfile -m "not model and not install and not kubernetes and not images and not long and not replicas" --ignore tests/antwort/sandbox/attacks --ignore tests/clients $(PYTEST_ARGS)
+	$(RUN) -m pytest -q -n $(WORKERS) --dist loadfile -m "not model and not install and not kubernetes and not images and not long and not replicas and not claude" --ignore tests/antwort/sandbox/attacks --ignore tests/clients $(PYTEST_ARGS)
 
 eval: $(READY) ## Run fifty small tasks with a model and check its answers (MODEL=… for another model; minutes)
 	@$(RUN) bench/evaluate.py --model "$(MODEL)" $(EVAL_ARGS)
@@ -126,6 +134,7 @@ lock: $(READY) ## Compile requirements/*.lock from pyproject.toml and requiremen
 	$(COMPILE) --output-file requirements/build.lock --constraints requirements/dev.lock requirements/build.in
 	$(COMPILE) --output-file requirements/server.lock --constraints requirements/dev.lock --extra kubernetes --extra mcp --extra objectstore --extra postgres --extra server pyproject.toml
 	$(COMPILE) --output-file requirements/sandbox.lock --constraints requirements/dev.lock --extra sandbox pyproject.toml
+	$(COMPILE) --output-file requirements/claude.lock --constraints requirements/dev.lock --extra claude --extra dev pyproject.toml
 	$(COMPILE) --output-file requirements/bench.lock requirements/bench.in
 	$(COMPILE) --output-file requirements/litellm.lock requirements/litellm.in
 	$(COMPILE) --output-file requirements/clients.lock requirements/clients.in
@@ -162,6 +171,15 @@ $(LITELLM_VENV)/.locked: requirements/litellm.lock requirements/uv.lock scripts/
 $(CLIENTS_VENV)/.locked: requirements/clients.lock requirements/uv.lock scripts/set_up.py
 	@echo "Creating $(CLIENTS_VENV) …"
 	@$(PYTHON) scripts/set_up.py $(CLIENTS_VENV) requirements/clients.lock
+	@touch $@
+
+$(CLAUDE_VENV)/.locked: requirements/claude.lock requirements/uv.lock scripts/set_up.py
+	@echo "Creating $(CLAUDE_VENV) …"
+	@$(PYTHON) scripts/set_up.py $(CLAUDE_VENV) requirements/claude.lock
+	@touch $@
+
+$(CLAUDE_VENV)/.installed: $(CLAUDE_VENV)/.locked pyproject.toml
+	@$(CLAUDE_VENV)/bin/python -m uv pip install --quiet --python $(CLAUDE_VENV)/bin/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
 # Not in tests/clients, where the checks of this repository would read the packages.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -69,6 +70,14 @@ def test_doctests_of_a_module_pass(path):
 
     assert results.attempted
     assert not results.failed
+
+
+def test_parity_table_is_that_of_the_tests():
+    script = ROOT / "scripts" / "parity_table.py"
+    table = subprocess.check_output([sys.executable, script], text=True)
+
+    assert table.count("\n") > 10
+    assert table in (ROOT / "docs" / "claude-agent-sdk.md").read_text(), f"run {script.name} --write"
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=relative)

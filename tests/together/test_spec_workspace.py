@@ -1,25 +1,22 @@
 """User stories and migrations of the workspace specification, run as written against antwort.
 
-The specifications are in `shared/specs` beside the repository; the tests are skipped without them. The names that a
-block uses are imported before it, and its absolute paths are moved below a temporary directory.
+The specifications are in `shared/specs` beside the repository; the tests are skipped without them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import inspect
-import re
 import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 from fixtures_code_interpreter import code_server
 from fixtures_server import Server
+from fixtures_spec import NAMES, AnalysisResult, DatabaseConnection, blocks, needs_the_specs, run_spec_block
 from fixtures_workspace import adapter_for, script, write_files
 
 from weakincentives.adapters.openai import (
@@ -39,26 +36,9 @@ from weakincentives.resources import ResourceRegistry
 from weakincentives.runtime import ContextCompacted, PromptExecuted, Session, ToolInvoked, WorkspaceSynced
 from weakincentives.tools import HostMount
 
-SPECS = Path(__file__).parents[2].parent / "shared" / "specs"
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 MODEL = "gpt-5.2-codex"
 
-pytestmark = pytest.mark.skipif(not SPECS.is_dir(), reason="the specifications do not lie beside this clone")
-
-NAMES = """
-from dataclasses import dataclass
-from typing import Any
-from weakincentives.adapters.openai import (
-    CompactionConfig, ContainerConfig, FileSearchConfig, OpenAIAdapter, OpenAIContainerWorkspaceSection,
-    OpenAIHostedToolsConfig
-)
-from weakincentives.filesystem import InMemoryFilesystem
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult
-from weakincentives.prompt import Section as PromptSection
-from weakincentives.runtime.events import InProcessDispatcher
-from weakincentives.runtime.session import Session
-from weakincentives.tools import HostMount, VfsToolsSection
-"""
+pytestmark = needs_the_specs
 
 REVIEW = """
 import json, pathlib
@@ -120,18 +100,7 @@ def run_block(server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callab
     monkeypatch.setenv("OPENAI_API_KEY", "none")
 
     def run(line: str, *, replace: Mapping[str, str] | None = None, **given: Any) -> dict[str, Any]:
-        (path,) = SPECS.glob("001*")
-        (source,) = (block for block in BLOCK.findall(path.read_text(encoding="utf-8")) if line in block)
-        for written, instead in (replace or {}).items():
-            assert written in source
-            source = source.replace(written, instead)
-        source = re.sub(r'(?<=")/(?=repos|data)', f"{tmp_path}/", source)
-        module = ModuleType("specification")
-        monkeypatch.setitem(__import__("sys").modules, module.__name__, module)  # dataclasses resolve annotations there
-        exec(compile(NAMES, "names", "exec"), vars(module))  # noqa: S102 - our own imports
-        vars(module).update(given)
-        exec(compile(source, str(path), "exec"), vars(module))  # noqa: S102 - our own specification
-        return vars(module)
+        return run_spec_block(line, root=tmp_path, monkeypatch=monkeypatch, replace=replace, **given)
 
     return run
 
@@ -237,27 +206,6 @@ def test_story_2_leaves_nothing_on_the_server(run_block, server, tmp_path, thres
         server.start()
 
 
-@dataclass(frozen=True)
-class AnalysisResult:
-    total: int
-
-
-class DatabaseConnection:
-    """The database that the story assumes."""
-
-    def __init__(self) -> None:
-        self._database = sqlite3.connect(":memory:")
-        self._database.row_factory = sqlite3.Row
-        self._database.execute("CREATE TABLE sales (sold INTEGER)")
-        self._database.executemany("INSERT INTO sales VALUES (?)", [(10,), (20,)])
-
-    def execute(self, sql: str) -> list[dict[str, Any]]:
-        return [dict(row) for row in self._database.execute(sql)]
-
-    def close(self) -> None:
-        self._database.close()
-
-
 def test_story_3_hybrid_tools(run_block, server):
     session = Session()
     workspace = OpenAIContainerWorkspaceSection(session=session)
@@ -292,11 +240,10 @@ def test_migration_from_vfs_tools(run_block, server, tmp_path):
 
 
 def test_migration_from_claude(run_block, tmp_path):
-    """Without the Claude part; omissions of the example are filled in."""
+    """Without the Claude part, which test_claude_parity.py runs; omissions of the example are filled in."""
     write_files(tmp_path / "data", {"one.csv": "1"})
     line = "adapter = ClaudeAgentSDKAdapter("
-    (path,) = SPECS.glob("001*")
-    (block,) = (one for one in BLOCK.findall(path.read_text(encoding="utf-8")) if line in one)
+    (block,) = (one for one in blocks() if line in one)
     before = block[: block.index("# After")]
     left_out = {"HostMount(...)": 'HostMount("/data")', "allowed_host_roots=(...)": 'allowed_host_roots=("/data",)'}
     defined = run_block(line, replace={before: "", **left_out}, session=Session())
@@ -341,12 +288,9 @@ STORIES = (
 
 
 def test_all_blocks_of_the_specification_are_covered():
-    (path,) = SPECS.glob("001*")
     lines = [*DEFINED, *STORIES]
 
-    assert [sum(line in block for line in lines) for block in BLOCK.findall(path.read_text(encoding="utf-8"))] == [
-        1
-    ] * len(lines)
+    assert [sum(line in block for line in lines) for block in blocks()] == [1] * len(lines)
 
 
 @pytest.mark.parametrize("line", DEFINED)
