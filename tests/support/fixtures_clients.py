@@ -35,6 +35,8 @@ def client_environment(directory: Path, server: Server) -> dict[str, str]:
         "LANG": "C.UTF-8",
         "OPENAI_BASE_URL": f"{server.url}/v1",
         "OPENAI_API_KEY": "none",
+        "ANTHROPIC_BASE_URL": server.url,
+        "ANTHROPIC_API_KEY": "none",
     }
 
 

@@ -1,13 +1,24 @@
-// An agent of the AI SDK with a function and the code interpreter.
+// An agent of the AI SDK with a function, and with the code interpreter where the API has hosted tools.
 
+import { createAnthropic } from "@ai-sdk/anthropic";
 import { openai } from "@ai-sdk/openai";
 import { ToolLoopAgent, tool } from "ai";
 import { z } from "zod";
 
-const [question, nextQuestion] = process.argv.slice(2);
+const [question, nextQuestion, api] = process.argv.slice(2);
+
+const anthropic = createAnthropic({ baseURL: `${process.env.ANTHROPIC_BASE_URL}/v1` });
+const settings = {
+  responses: { model: openai("gpt-5"), tools: { code_interpreter: openai.tools.codeInterpreter({}) } },
+  chat: { model: openai.chat("gpt-5"), tools: {} },
+  messages: {
+    model: anthropic("claude-sonnet-4-5"),
+    tools: { code_execution: anthropic.tools.codeExecution_20250825({}) },
+  },
+}[api];
 
 const agent = new ToolLoopAgent({
-  model: openai("gpt-5"),
+  model: settings.model,
   instructions: "Answer questions about the weather.",
   tools: {
     get_weather: tool({
@@ -15,7 +26,7 @@ const agent = new ToolLoopAgent({
       inputSchema: z.object({ city: z.string() }),
       execute: async ({ city }) => `21 degrees in ${city}`,
     }),
-    code_interpreter: openai.tools.codeInterpreter({}),
+    ...settings.tools,
   },
 });
 

@@ -1,4 +1,4 @@
-"""A LlamaIndex agent with a function and the code interpreter."""
+"""A LlamaIndex agent with a function and the code interpreter, over either API of OpenAI."""
 
 from __future__ import annotations
 
@@ -9,7 +9,14 @@ import sys
 
 from llama_index.core.agent.workflow import AgentStream, FunctionAgent, ToolCall
 from llama_index.core.memory import Memory
-from llama_index.llms.openai import OpenAIResponses
+from llama_index.llms.openai import OpenAI, OpenAIResponses
+
+CODE_INTERPRETER = {"type": "code_interpreter", "container": {"type": "auto"}}
+ADDRESS = os.environ["OPENAI_BASE_URL"]
+SETTINGS = {
+    "responses": lambda: OpenAIResponses(api_base=ADDRESS, built_in_tools=[CODE_INTERPRETER]),
+    "chat": lambda: OpenAI(api_base=ADDRESS, additional_kwargs={"extra_body": {"antwort:tools": [CODE_INTERPRETER]}}),
+}
 
 
 def get_weather(city: str) -> str:
@@ -17,13 +24,9 @@ def get_weather(city: str) -> str:
     return f"21 degrees in {city}"
 
 
-async def main(question: str, next_question: str) -> None:
+async def main(question: str, next_question: str, api: str) -> None:
     """Ask both questions, and print the answers. The agent always streams, and reports the calls of functions only."""
-    model = OpenAIResponses(
-        api_base=os.environ["OPENAI_BASE_URL"],
-        built_in_tools=[{"type": "code_interpreter", "container": {"type": "auto"}}],
-    )
-    agent = FunctionAgent(llm=model, tools=[get_weather], system_prompt="Answer questions about the weather.")
+    agent = FunctionAgent(llm=SETTINGS[api](), tools=[get_weather], system_prompt="Answer questions about the weather.")
     memory = Memory.from_defaults()
     streaming = agent.run(question, memory=memory)
     deltas, calls = [], []

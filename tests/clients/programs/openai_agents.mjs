@@ -1,9 +1,12 @@
 // An agent of @openai/agents that hands over to one with a function and the code interpreter. No model is named.
+// Chat completions of the SDK have no hosted tools.
 
-import { Agent, codeInterpreterTool, run, tool } from "@openai/agents";
+import { Agent, codeInterpreterTool, run, setOpenAIAPI, tool } from "@openai/agents";
 import { z } from "zod";
 
-const [question, nextQuestion] = process.argv.slice(2);
+const [question, nextQuestion, api] = process.argv.slice(2);
+
+setOpenAIAPI(api === "chat" ? "chat_completions" : "responses");
 
 const getWeather = tool({
   name: "get_weather",
@@ -14,7 +17,7 @@ const getWeather = tool({
 const forecaster = new Agent({
   name: "forecaster",
   instructions: "Answer questions about the weather.",
-  tools: [getWeather, codeInterpreterTool()],
+  tools: api === "chat" ? [getWeather] : [getWeather, codeInterpreterTool()],
 });
 const triage = Agent.create({
   name: "triage",

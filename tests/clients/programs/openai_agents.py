@@ -1,4 +1,7 @@
-"""An agent of openai-agents that hands over to one with a function and the code interpreter. No model is named."""
+"""An agent of openai-agents that hands over to one with a function and the code interpreter. No model is named.
+
+Chat completions of the SDK have no hosted tools.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,15 @@ import asyncio
 import json
 import sys
 
-from agents import Agent, CodeInterpreterTool, HandoffCallItem, Runner, ToolCallItem, function_tool
+from agents import (
+    Agent,
+    CodeInterpreterTool,
+    HandoffCallItem,
+    Runner,
+    ToolCallItem,
+    function_tool,
+    set_default_openai_api,
+)
 
 
 @function_tool
@@ -15,16 +26,16 @@ def get_weather(city: str) -> str:
     return f"21 degrees in {city}"
 
 
-forecaster = Agent(
-    name="forecaster",
-    instructions="Answer questions about the weather.",
-    tools=[get_weather, CodeInterpreterTool({"type": "code_interpreter", "container": {"type": "auto"}})],
-)
-triage = Agent(name="triage", instructions="Hand over to an expert.", handoffs=[forecaster])
+CODE_INTERPRETER = CodeInterpreterTool({"type": "code_interpreter", "container": {"type": "auto"}})
+SETTINGS = {"responses": ("responses", [get_weather, CODE_INTERPRETER]), "chat": ("chat_completions", [get_weather])}
 
 
-async def main(question: str, next_question: str) -> None:
+async def main(question: str, next_question: str, api: str) -> None:
     """Ask both questions, at once and streamed, and print the answers."""
+    name, tools = SETTINGS[api]
+    set_default_openai_api(name)
+    forecaster = Agent(name="forecaster", instructions="Answer questions about the weather.", tools=tools)
+    triage = Agent(name="triage", instructions="Hand over to an expert.", handoffs=[forecaster])
     at_once = await Runner.run(triage, question)
     streaming = Runner.run_streamed(triage, question)
     deltas = [

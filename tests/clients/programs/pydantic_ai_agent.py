@@ -1,4 +1,4 @@
-"""A pydantic-ai agent with a function and the code interpreter."""
+"""A pydantic-ai agent with a function and the code interpreter, over each API of the server."""
 
 from __future__ import annotations
 
@@ -10,21 +10,25 @@ from pydantic_ai import Agent, CodeExecutionTool
 from pydantic_ai.capabilities import NativeTool
 from pydantic_ai.messages import BaseToolCallPart
 
-agent = Agent(
-    "openai-responses:gpt-5",
-    instructions="Answer questions about the weather.",
-    capabilities=[NativeTool(CodeExecutionTool())],
-)
+CODE_INTERPRETER = {"type": "code_interpreter", "container": {"type": "auto"}}
+SETTINGS = {
+    "responses": {"model": "openai-responses:gpt-5", "capabilities": [NativeTool(CodeExecutionTool())]},
+    "chat": {
+        "model": "openai-chat:gpt-5",
+        "model_settings": {"extra_body": {"antwort:tools": [CODE_INTERPRETER]}},
+    },
+    "messages": {"model": "anthropic:claude-sonnet-4-5", "capabilities": [NativeTool(CodeExecutionTool())]},
+}
 
 
-@agent.tool_plain
 def get_weather(city: str) -> str:
     """The weather in a city."""
     return f"21 degrees in {city}"
 
 
-async def main(question: str, next_question: str) -> None:
+async def main(question: str, next_question: str, api: str) -> None:
     """Ask both questions, at once and streamed, and print the answers."""
+    agent = Agent(**SETTINGS[api], instructions="Answer questions about the weather.", tools=[get_weather])
     at_once = await agent.run(question)
     async with agent.run_stream(question) as streaming:
         deltas = [delta async for delta in streaming.stream_text(delta=True, debounce_by=None)]
