@@ -97,8 +97,10 @@ LIBRARIES = [
     Client("openai_node_chat.mjs", NODE, "chat", ["get_weather"]),
     Client("ai_sdk.mjs", NODE, "responses", ["get_weather", "code_interpreter"]),
     Client("ai_sdk.mjs", NODE, "chat", ["get_weather"], temperature="21 °C"),
+    Client("ai_sdk.mjs", NODE, "messages", ["get_weather", "code_execution"]),
     Client("langchain_agent.py", CLIENTS_PYTHON, "responses", ["get_weather", "code_interpreter"]),
     Client("langchain_agent.py", CLIENTS_PYTHON, "chat", ["get_weather"]),
+    Client("langchain_agent.py", CLIENTS_PYTHON, "messages", ["get_weather", "code_interpreter"]),
     Client("pydantic_ai_agent.py", CLIENTS_PYTHON, "responses", ["get_weather", "code_execution"]),
     Client("pydantic_ai_agent.py", CLIENTS_PYTHON, "chat", ["get_weather"]),
     Client("llama_index_agent.py", CLIENTS_PYTHON, "responses", ["get_weather"], requests=3),
@@ -111,7 +113,11 @@ LIBRARIES = [
         streamed='{"answer":"{answer}"}',
     ),
 ]
-ROUTES = {"responses": "responses.create", "chat": "handlers.create_chat_completion"}
+ROUTES = {
+    "responses": "responses.create",
+    "chat": "chat_completions.create_chat_completion",
+    "messages": "messages.create",
+}
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A pydantic-ai agent with a function and the code interpreter, over each API of the server."""
+"""A pydantic-ai agent with a function and the code interpreter, over either API of OpenAI."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ SETTINGS = {
         "model": "openai-chat:gpt-5",
         "model_settings": {"extra_body": {"antwort:tools": [CODE_INTERPRETER]}},
     },
-    "messages": {"model": "anthropic:claude-sonnet-4-5", "capabilities": [NativeTool(CodeExecutionTool())]},
 }
 
 
