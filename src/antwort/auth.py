@@ -172,12 +172,12 @@ class Authenticator:
     def authenticate(self, authorization: str | None, api_key: str | None = None) -> Caller:
         """The caller of an `Authorization` header; `ApiError` 401 without a valid API key.
 
-        `api_key` is the key of an `x-api-key` header. A request may have both, with the same key.
+        `api_key` is the key of an `x-api-key` header, which may be empty. A request may have both, with the same key.
         """
         if self._keys is None:
             return self._defaults
-        if api_key is not None:
-            if authorization is not None and authorization.partition(" ")[2].strip() != api_key.strip():
+        if api_key := (api_key or "").strip():
+            if authorization is not None and authorization.partition(" ")[2].strip() != api_key:
                 message = "The headers `x-api-key` and `Authorization` have different keys: send one of them."
                 raise ApiError(401, message, code="invalid_api_key")
             authorization = f"Bearer {api_key}"

@@ -50,6 +50,14 @@ def test_a_key_in_either_header_or_in_both(server):
     assert post(server, x_api_key=key, authorization=f"Bearer {key}").status_code == 200
 
 
+def test_an_empty_key_header_beside_the_other_one_is_ignored(server):
+    """The SDK sends it where `ANTHROPIC_API_KEY` is set to the empty string, and `ANTHROPIC_AUTH_TOKEN` to the key."""
+    answer = post(server, x_api_key="", authorization=f"Bearer {server.keys['mine']}")
+
+    assert answer.status_code == 200
+    assert error_of(post(server, x_api_key="")) == (401, "authentication_error")
+
+
 def test_two_keys_that_differ_are_refused(server):
     mine, other = server.keys["mine"], server.keys["other"]
     answer = post(server, x_api_key=mine, authorization=f"Bearer {other}")
