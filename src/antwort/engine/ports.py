@@ -86,8 +86,8 @@ class SamplingOptions(Struct, frozen=True, kw_only=True):
     logit_bias: dict[str, float] | None = None
     """By token id. Only for models with `biases_logits`."""
     max_output_is_ceiling: bool = False
-    """Whether `max_output_tokens` may be more than the model can write. Backends that reserve space for so many tokens
-    say that the prompt is too long; then the request is repeated without the limit."""
+    """Whether `max_output_tokens` may be more than the model can write. Backends refuse that, or say that the prompt is
+    too long, because they reserve the space; then the request is repeated without the limit."""
 
 
 class ModelRequest(Struct, frozen=True, kw_only=True):
@@ -221,6 +221,13 @@ class ModelFault(Exception):
         self.status = status
         self.retry_after = retry_after
         self.retryable = retryable
+        self.exceeds_output_limit = False
+        """Whether `max_output_tokens` is more than the model can write, whatever its input is."""
+
+    @property
+    def is_about_length(self) -> bool:
+        """Whether a smaller `max_output_tokens` may help."""
+        return self.exceeds_output_limit or self.code == "context_length_exceeded"
 
     @property
     def kind(self) -> str:

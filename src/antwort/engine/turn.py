@@ -395,10 +395,10 @@ class TurnLoop:
             try:
                 return cast("Piece", (yield Ask(self.model_request())))
             except ModelFault as fault:
-                if fault.code != CONTEXT_LENGTH_EXCEEDED:
-                    raise
-                if self.sampling.max_output_is_ceiling and self.request.max_output_tokens is not None:
+                if self.sampling.max_output_is_ceiling and self.request.max_output_tokens and fault.is_about_length:
                     self.request = msgspec.structs.replace(self.request, max_output_tokens=None)
+                elif fault.code != CONTEXT_LENGTH_EXCEEDED:
+                    raise
                 elif (compactor := self._shrinking_compactor()) is not None:
                     yield from self._compact(compactor)
                 elif self.response.truncation == "auto" and (shorter := truncate_history(self._history)) is not None:

@@ -36,6 +36,9 @@ _TOO_LONG_RE = re.compile(
     r"context[_ ](?:length|window|size)|maximum model length|max(?:imum)?[_ ]model[_ ]len|prompt is too long"
     r"|too many (?:input )?tokens|exceed_context_size|n_ctx|input (?:is )?too long"
 )
+_OUTPUT_LIMIT_RE = re.compile(
+    r"\bmax(?:_completion|_output)?_tokens\b.{0,100}?\b(?:too large|at most|range|less than or equal|above maximum)\b"
+)
 # `unknown` stands next to the model: a model may also be said not to accept an unknown parameter.
 _MODEL_MISSING_RE = re.compile(
     r"model[_ ]not[_ ]found|\bmodel\b.{0,200}?\b(?:not found|not exist|not loaded)|no such model"
@@ -246,7 +249,9 @@ def _bad_request(status: int, refusal: _Refusal) -> ModelFault:
         return refusal.model_not_found()
     if _CONTENT_FILTER_RE.search(error.text):
         return refusal.fault("The model's upstream rejected this prompt.", "invalid_prompt")
-    return refusal.fault("The model's upstream rejected the request as invalid.", "invalid_prompt")
+    fault = refusal.fault("The model's upstream rejected the request as invalid.", "invalid_prompt")
+    fault.exceeds_output_limit = _OUTPUT_LIMIT_RE.search(error.text) is not None
+    return fault
 
 
 def _invalid_encrypted_content(error: UpstreamError) -> ModelFault:

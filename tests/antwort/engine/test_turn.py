@@ -26,6 +26,7 @@ from antwort.engine.ports import (
     MustCall,
     ReasoningPiece,
     RefusalPiece,
+    SamplingOptions,
     SummaryPiece,
     TextPiece,
 )
@@ -273,6 +274,17 @@ def test_context_length_exceeded_is_an_error_if_nothing_may_be_dropped():
 
         assert response.error is not None
         assert (response.status, response.error.code) == ("failed", "context_length_exceeded")
+
+
+@pytest.mark.parametrize("is_ceiling, requests", [(True, [9000, None]), (False, [9000])])
+def test_an_output_limit_that_the_model_refuses_is_left_out_if_it_is_a_ceiling(is_ceiling, requests):
+    refused = ModelFault("max_tokens is too large.", code="invalid_prompt", status=400)
+    refused.exceeds_output_limit = True
+    runner = TurnRunner({"max_output_tokens": 9000}, [refused], [TextPiece("ok"), used()])
+    runner.turn.sampling = SamplingOptions(max_output_is_ceiling=is_ceiling)
+
+    assert runner.run().status == ("completed" if is_ceiling else "failed")
+    assert [request.max_output_tokens for request in runner.requests] == requests
 
 
 def test_another_fault_or_one_after_the_first_piece_does_not_truncate():

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 
 import pytest
@@ -139,6 +140,22 @@ def test_the_upstream_message_is_quoted_where_the_caller_is_at_fault(status, mes
 
     assert quoted.endswith(f"Upstream message: {message}") == is_quoted
     assert (message in quoted) == is_quoted
+
+
+@pytest.mark.parametrize(
+    "message, exceeds",
+    [
+        ("max_tokens is too large: 64000. This model supports at most 16384 completion tokens.", True),
+        ("Invalid max_tokens value, the valid range of max_tokens is [1, 8192]", True),
+        ("`max_completion_tokens` must be less than or equal to `8192`", True),
+        ("'max_tokens' is not supported with this model.", False),
+        ("temperature is too large", False),
+    ],
+)
+def test_which_errors_are_about_the_limit_of_the_output(message, exceeds):
+    fault = fault_for(400, json.dumps({"error": {"message": message}}).encode())
+
+    assert fault.exceeds_output_limit == exceeds
 
 
 def test_the_validation_errors_of_a_422_are_quoted():
