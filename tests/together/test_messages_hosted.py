@@ -243,6 +243,9 @@ def test_uploaded_files_in_the_shape_of_this_wire(sdk, server):
     rest = sdk.beta.files.list(limit=2, page=listed.next_page)
     with server.http(headers=HEADERS) as http:
         earlier = http.get("/v1/files", params={"limit": 2, "after_id": ids[1]}).json()
+        for name in ("page", "after_id", "before_id"):
+            refused = http.get("/v1/files", params={name: "file_none"}).json()["error"]["message"]
+            assert refused.startswith(f"{name}: ")
     with server.http() as plain:
         assert plain.get(f"/v1/files/{ids[0]}").json()["object"] == "file"
 

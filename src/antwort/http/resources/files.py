@@ -18,7 +18,7 @@ from antwort.api.errors import invalid, missing_parameter, not_found
 from antwort.api.ids import new_id
 from antwort.api.objects import Deleted, FileObject, FilePage
 from antwort.containers import Containers
-from antwort.engine.stores import FileRecord
+from antwort.engine.stores import FileRecord, UnknownCursor
 from antwort.http.bodies import json_answer
 from antwort.http.multipart import Upload, receive_upload
 from antwort.http.openapi import BINARY, OCTET_STREAM, ApiRoute, Operation, Schema
@@ -79,7 +79,11 @@ async def _read_chunks(file: IO[bytes]) -> AsyncIterator[bytes]:
 async def list_files(request: Request) -> HttpResponse:
     """List files."""
     if speaks_messages(request):
-        listed = await services_of(request).store.list_files(owner_of(request), messages_files.page_query(request))
+        query = messages_files.page_query(request)
+        try:
+            listed = await services_of(request).store.list_files(owner_of(request), query)
+        except UnknownCursor as error:
+            raise messages_files.unknown_cursor(request, error) from error
         return json_answer(messages_files.file_page(listed))
     query = parse_page_query(request, max_limit=MAX_LIMIT, default_limit=MAX_LIMIT)
     page = await services_of(request).store.list_files(owner_of(request), query, request.query_params.get("purpose"))

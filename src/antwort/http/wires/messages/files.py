@@ -8,9 +8,9 @@ from typing import Literal
 from msgspec import Struct
 from starlette.requests import Request
 
-from antwort.api.errors import invalid, not_found
+from antwort.api.errors import ApiError, invalid, not_found
 from antwort.containers import Containers
-from antwort.engine.stores import ContainerFileRecord, FileRecord, PageQuery, RecordPage
+from antwort.engine.stores import ContainerFileRecord, FileRecord, PageQuery, RecordPage, UnknownCursor
 from antwort.http.paging import first_and_last, parse_integer
 from antwort.http.services import services_of
 from antwort.http.wires.messages.events import to_rfc3339
@@ -78,6 +78,12 @@ def page_query(request: Request) -> PageQuery:
     params = request.query_params
     after = params.get("page", "").removeprefix(_PAGE) or params.get("after_id") or None
     return PageQuery(limit=limit, order="desc", after=after, before=params.get("before_id") or None)
+
+
+def unknown_cursor(request: Request, error: UnknownCursor) -> ApiError:
+    """The error for a cursor that is not in the list, with the parameter that has it."""
+    after = "page" if request.query_params.get("page") else "after_id"
+    return invalid(str(error), param="before_id" if error.param == "before" else after)
 
 
 def file_page(page: RecordPage) -> FileMetadataPage:

@@ -66,6 +66,9 @@ class History:
         self.referenced: set[str] = set()
         self._role = ""
         self._path = ""
+        """Of the message that is being read…"""
+        self._item_path = ""
+        """…and of the first one of its item."""
         self._parts: list[Part] = []
         self._part_paths: list[str] = []
         """Of the message that is being read, and of what follows it with the same role."""
@@ -74,6 +77,8 @@ class History:
         """The web searches, whose results are added to them."""
         self.uploads: list[str] = []
         """The ids of the files for the container."""
+        self.upload_path = ""
+        """Of the first of them."""
 
     def read(self, messages: Sequence[MessageParam]) -> None:
         """Read all messages. Those of one role that follow each other are one."""
@@ -82,7 +87,7 @@ class History:
             if message.role != self._role or message.role == "system":
                 self._flush()
                 self._role = message.role
-            self._path = self._path or path
+            self._path = path
             content = message.content
             if isinstance(content, str):
                 self._add_part(_text(content, message.role), path)
@@ -103,6 +108,7 @@ class History:
                 self._check_called(block.tool_use_id, path)
                 self._add_hosted_result(block, path)
             case ContainerUploadBlock() if role == "user":
+                self.upload_path = self.upload_path or path
                 self.uploads.append(block.file_id)
             case ThinkingBlock() | RedactedThinkingBlock() if role == "assistant":
                 self._add_thinking(block, path)
@@ -117,6 +123,7 @@ class History:
 
     def _add_part(self, part: Part, path: str) -> None:
         if part.get("text") != "":
+            self._item_path = self._item_path or self._path
             self._parts.append(part)
             self._part_paths.append(path)
 
@@ -125,8 +132,8 @@ class History:
         if self._parts:
             role = "developer" if self._role == "system" else self._role
             self.items.append({"type": "message", "role": role, "content": self._parts})
-            self.origins.append(Origin(self._path, self._part_paths))
-        self._parts, self._part_paths, self._path = [], [], ""
+            self.origins.append(Origin(self._item_path, self._part_paths))
+        self._parts, self._part_paths, self._item_path = [], [], ""
 
     def _add(self, item: Item, origin: Origin) -> None:
         self._flush()

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from antwort.api.errors import ApiError, invalid
 from antwort.api.requests import CreateResponse, JsonSchemaFormat, ReasoningOptions, Text, decode
-from antwort.api.tools import AutoContainer
+from antwort.api.tools import AutoContainer, FunctionTool, WebSearchTool
 from antwort.http.wires.messages.errors import in_api_words
 from antwort.http.wires.messages.history import History, Origin
 from antwort.http.wires.messages.request import (
@@ -129,6 +129,12 @@ def _read(given: InputParams) -> ReadRequest:
     uploads = [*dict.fromkeys(history.uploads)]
     container = container_id or AutoContainer(file_ids=uploads or None)
     tools.read(given.tools or (), history.referenced, container)
+    if (
+        uploads
+        and container_id is None
+        and all(isinstance(tool, (FunctionTool, WebSearchTool)) for tool in tools.tools)
+    ):
+        raise invalid("`container_upload` blocks need a `code_execution` tool.", param=history.upload_path)
     if given.mcp_servers:
         raise invalid("MCP servers are not available on this wire.", param="mcp_servers", code="unsupported_parameter")
     choice = given.tool_choice

@@ -74,23 +74,69 @@ def test_any_parameters(fields):
     attempt({**BODY, "messages": [{"role": "user", "content": "hello"}], **fields})
 
 
+def read_items(*messages: dict[str, Any]) -> list[dict[str, Any]]:
+    items = parse_create(json.dumps({**BODY, "messages": messages}).encode()).request.input
+    assert isinstance(items, list)
+    return [item if isinstance(item, dict) else {} for item in items]
+
+
 def test_messages_of_one_role_are_one():
     messages = [
         {"role": "user", "content": "a"},
         {"role": "user", "content": [{"type": "text", "text": "b"}]},
-        {"role": "system", "content": "c"},
-        {"role": "system", "content": "d"},
+        {"role": "assistant", "content": "c"},
+        {"role": "user", "content": "d"},
+    ]
+
+    assert [(item["role"], [part["text"] for part in item["content"]]) for item in read_items(*messages)] == [
+        ("user", ["a", "b"]),
+        ("assistant", ["c"]),
+        ("user", ["d"]),
+    ]
+
+
+def test_messages_of_the_system_stay_where_they_are():
+    messages = [
+        {"role": "system", "content": "first"},
+        {"role": "user", "content": "a"},
+        {"role": "system", "content": [{"type": "text", "text": "b"}, {"type": "text", "text": ""}]},
+        {"role": "user", "content": "c"},
+        {"role": "assistant", "content": "d"},
         {"role": "user", "content": "e"},
     ]
-    read = parse_create(json.dumps({**BODY, "messages": messages}).encode())
-    assert isinstance(read.request.input, list)
 
-    assert [(item["role"], [part["text"] for part in item["content"]]) for item in read.request.input] == [
-        ("user", ["a", "b"]),
-        ("developer", ["c"]),
-        ("developer", ["d"]),
+    assert [(item["role"], [part["text"] for part in item["content"]]) for item in read_items(*messages)] == [
+        ("developer", ["first"]),
+        ("user", ["a"]),
+        ("developer", ["b"]),
+        ("user", ["c"]),
+        ("assistant", ["d"]),
         ("user", ["e"]),
     ]
+
+
+def test_files_without_a_container_are_refused():
+    block = {"type": "container_upload", "file_id": "file_1"}
+    messages = [{"role": "user", "content": [{"type": "text", "text": "a"}, block]}]
+    tools = [{"type": "code_execution_20250825", "name": "code_execution"}]
+    body = {**BODY, "messages": messages}
+
+    assert parse_create(json.dumps({**body, "tools": tools}).encode()).request.tools
+    with pytest.raises(ApiError) as caught:
+        parse_create(json.dumps(body).encode())
+    assert caught.value.param == "messages.0.content.1"
+
+
+def test_the_text_behind_a_result_has_the_path_of_its_message():
+    call = {"type": "tool_use", "id": "t", "name": "a", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "t", "content": "b"}
+    messages = [
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result, {"type": "text", "text": "c"}]},
+    ]
+    paths = parse_create(json.dumps({**BODY, "messages": messages}).encode()).paths
+
+    assert paths.items[2] == Origin("messages.1", ["messages.1.content.1"])
 
 
 @pytest.mark.parametrize("given_tokens, tokens", [(1, 16), (16, 16), (64_000, 64_000)])
