@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import asyncio
 from asyncio.transports import BaseTransport
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, ClassVar, Final, cast
 
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.exceptions import InvalidState
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
 
@@ -115,6 +117,10 @@ class LimitedWebSocket(WebSocketsSansIOProtocol):
         if event.fin:
             self.send_receive_event_to_app()
 
+    def send_receive_event_to_app(self) -> None:
+        with suppress(InvalidState):  # text that is not UTF-8, and the client has closed the connection behind it
+            super().send_receive_event_to_app()
+
     def handle_parser_exception(self) -> None:
         """Close after a violation of the protocol, or a message that is too large. What still arrives is discarded."""
         if self.close_sent or self.transport.is_closing():
@@ -133,10 +139,17 @@ class LimitedWebSocket(WebSocketsSansIOProtocol):
         # A socket with unread bytes would be reset, and the client might not read the reason.
         self.close_timer = self.loop.call_later(self.close_timeout, self.abort)
 
+    def handle_ping(self) -> None:
+        if not self.close_sent:  # after it nothing may be sent
+            super().handle_ping()
+
     def keepalive_timeout(self) -> None:
-        """The client has not answered a ping: it is gone, or reads nothing."""
+        """The client has not answered a ping: it is gone, or reads nothing, or sends a message before its answer."""
         self.pong_timer = None
-        self.abort()
+        if self._message_timer is not None and self.ping_timeout is not None:
+            self.pong_timer = self.loop.call_later(self.ping_timeout, self.keepalive_timeout)
+        else:
+            self.abort()
 
     def on_task_complete(self, task: asyncio.Task[None]) -> None:
         super().on_task_complete(task)
@@ -191,11 +204,14 @@ class LimitedWebSocket(WebSocketsSansIOProtocol):
         self.transport.close()
 
     def _parse_slice(self) -> None:
-        is_within_frame = len(self.conn.reader.buffer) >= _SLICE  # the parser waits for the rest of a large frame
-        size = len(self._unparsed) if is_within_frame else _SLICE
-        part = bytes(self._unparsed[:size])
-        del self._unparsed[:size]
-        super().data_received(part)
+        """Parse a slice, and those of the same large frame: the parser only waits for its rest."""
+        is_within_frame = True
+        while self._unparsed and is_within_frame:
+            part = bytes(self._unparsed[:_SLICE])
+            del self._unparsed[:_SLICE]
+            before = len(self.conn.reader.buffer)
+            super().data_received(part)
+            is_within_frame = len(self.conn.reader.buffer) == before + len(part)
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
             self._reject_handshake()
 
