@@ -245,10 +245,12 @@ async def test_a_client_that_still_sends_its_body_after_the_response_is_disconne
     assert not served.limiter.count
 
 
-@SHORT_TIMEOUTS
+@pytest.mark.parametrize("served", [{"stall_timeout": 0.3}], indirect=True)
 async def test_a_client_that_does_not_read_the_end_of_a_response_is_disconnected(served):
     """The response is complete, and less than what pauses the writer is left in the buffer."""
     reader, writer = await served.connect()
+    writer.write(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    await reader.readexactly(1)
     reader._transport.pause_reading()
     for _ in range(200):
         writer.write(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
