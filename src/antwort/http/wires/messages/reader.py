@@ -91,8 +91,7 @@ class ReadRequest(NamedTuple):
 def parse_create(body: bytes) -> ReadRequest:
     """Parse `POST /v1/messages`; an `ApiError` names the field that is not valid."""
     given = _decode(body, CreateMessageParams)
-    role = next((message.role for message in reversed(given.messages) if message.role != "system"), None)
-    if role == "assistant":
+    if given.messages and given.messages[-1].role == "assistant":
         message = "This server does not continue an assistant message: the conversation must end with a user message."
         raise invalid(message, param="messages")
     read = _read(given)

@@ -95,23 +95,21 @@ def test_messages_of_one_role_are_one():
     ]
 
 
-def test_messages_of_the_system_stay_where_they_are():
+def test_messages_of_the_system_behind_the_first_ones_are_text_of_the_user():
     messages = [
         {"role": "system", "content": "first"},
         {"role": "user", "content": "a"},
         {"role": "system", "content": [{"type": "text", "text": "b"}, {"type": "text", "text": ""}]},
         {"role": "user", "content": "c"},
         {"role": "assistant", "content": "d"},
-        {"role": "user", "content": "e"},
+        {"role": "system", "content": "e"},
     ]
 
     assert [(item["role"], [part["text"] for part in item["content"]]) for item in read_items(*messages)] == [
         ("developer", ["first"]),
-        ("user", ["a"]),
-        ("developer", ["b"]),
-        ("user", ["c"]),
+        ("user", ["a", "<system-reminder>\nb\n</system-reminder>", "c"]),
         ("assistant", ["d"]),
-        ("user", ["e"]),
+        ("user", ["<system-reminder>\ne\n</system-reminder>"]),
     ]
 
 
