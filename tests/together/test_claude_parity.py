@@ -83,10 +83,10 @@ ANSWERS = [
     when("sum the sales", 3, "Bash", bash(SUM_IN_SHELL)),
     when("sum the sales", 4, "StructuredOutput", AS_WRITTEN),
     when("sum the sales", 4, "code_interpreter", {"text": '<<find /\\{"total": [0-9]+\\}/>>'}),
-    when("loop", 1, "run_query", call("run_query", sql="1")),
-    when("loop", 2, "run_query", call("run_query", sql="2")),
-    when("loop", 1, "mcp__wink__run_query", own("run_query", sql="1")),
-    when("loop", 2, "mcp__wink__run_query", own("run_query", sql="2")),
+    when("query for ever", 1, "run_query", call("run_query", sql="1")),
+    when("query for ever", 2, "run_query", call("run_query", sql="2")),
+    when("query for ever", 1, "mcp__wink__run_query", own("run_query", sql="1")),
+    when("query for ever", 2, "mcp__wink__run_query", own("run_query", sql="2")),
     {"when": {"text": "wait for ever"}, "reply": [{"delay": 600}]},
     when("Review the Python code", 1, "code_interpreter", python(REVIEW)),
     when("Review the Python code", 1, "Bash", bash(LIST_IN_SHELL)),
@@ -266,13 +266,13 @@ def test_list_answer(provider, data):
 @proves("`max_turns`", openai="`TurnLimitError`", claude="`TurnLimitError`")
 def test_turn_limit(provider, data):
     with pytest.raises(TurnLimitError):
-        run(provider, "loop", data, options={"max_turns": 2})
+        run(provider, "query for ever", data, options={"max_turns": 2})
 
 
 @proves("token budget", openai="`BudgetExceededError`", claude="`BudgetExceededError`")
 def test_token_budget(provider, data):
     with pytest.raises(BudgetExceededError):
-        run(provider, "loop", data, budget=Budget(max_total_tokens=20))
+        run(provider, "query for ever", data, budget=Budget(max_total_tokens=20))
 
 
 @proves("deadline", openai="ends the request", claude="interrupts the CLI")
