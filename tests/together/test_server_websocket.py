@@ -134,6 +134,12 @@ def test_a_failed_continuation_evicts_the_response(websocket, text):
     assert is_usable(websocket)
 
 
+def test_a_continuation_that_is_not_valid_evicts_the_response(websocket):
+    previous = websocket.respond()["response"]["id"]
+    assert error_of(websocket.respond(previous_response_id=previous, temperature="warm"))[0] == 400
+    assert error_of(websocket.respond(previous_response_id=previous)) == NOT_FOUND
+
+
 def test_an_error_of_another_chain_evicts_nothing(websocket):
     previous = websocket.respond()["response"]["id"]
     assert error_of(websocket.respond(previous_response_id="resp_" + "0" * 32)) == NOT_FOUND

@@ -66,18 +66,16 @@ class Answerer:
 
     async def _answer(self, message: ClientMessage, request_id: str) -> ApiError | None:
         """The error that was sent, if any."""
-        previous: str | None = None
         try:
             caller = await self._admit()
             created = await self._read(message.body)
-            previous = created.request.previous_response_id
             return await self._respond(caller, created, message.stream_id)
         except ClientDisconnect:
             raise
         except Exception as raised:  # noqa: BLE001 - the outermost loop of a request: everything becomes a message
             error = to_api_error(raised)
             if error.retry_after is None:  # else the client repeats the request
-                self.history.evict(message.stream_id, previous)
+                self.history.evict(message.stream_id, message.previous)
             await self.send(error_message(error, message.stream_id, request_id))
             return error
 

@@ -26,6 +26,8 @@ class ClientMessage(NamedTuple):
     body: bytes
     stream_id: str | None
     """The lane: responses of one lane run one after the other. None is the default lane."""
+    previous: str | None = None
+    """The response that it continues, also if the rest of the request is not valid."""
 
 
 class MessageError(Exception):
@@ -47,6 +49,7 @@ class CreateMessage(NamedTuple):
 class _Envelope(Struct):
     type: Any = None
     stream_id: Any = None
+    previous_response_id: Any = None
 
 
 class _Create(CreateResponse, kw_only=True):
@@ -70,7 +73,8 @@ def read_envelope(body: bytes) -> ClientMessage:
     if envelope.type != CREATE:
         given = envelope.type if isinstance(envelope.type, str) else msgspec.json.encode(envelope.type).decode()
         raise MessageError(unsupported_value(given, [CREATE], "type"), stream_id)
-    return ClientMessage(body, stream_id)
+    previous = envelope.previous_response_id
+    return ClientMessage(body, stream_id, previous if isinstance(previous, str) else None)
 
 
 def _read_stream_id(value: object) -> str | None:
