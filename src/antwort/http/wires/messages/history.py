@@ -81,21 +81,16 @@ class History:
         """Of the first of them."""
 
     def read(self, messages: Sequence[MessageParam]) -> None:
-        """Read all messages. Those of one role that follow each other are one.
-
-        Behind the first ones, messages of the system are text of the user: many chat templates accept no others there.
-        """
+        """Read all messages. Those of one role that follow each other are one."""
         for at, message in enumerate(messages):
             path = f"messages.{at}"
-            is_first = self._role in ("", "system")
-            role = message.role if is_first or message.role != "system" else "user"
-            if role != self._role or role == "system":
+            if message.role != self._role or message.role == "system":
                 self._flush()
-                self._role = role
+                self._role = message.role
             self._path = path
             content = message.content
             if isinstance(content, str):
-                self._add_text(content, message.role, path)
+                self._add_part(_text(content, message.role), path)
                 continue
             for index, block in enumerate(content):
                 self._read_block(block, message.role, f"{path}.content.{index}")
@@ -104,7 +99,7 @@ class History:
     def _read_block(self, block: Block, role: str, path: str) -> None:
         match block:
             case TextBlock():
-                self._add_text(block.text, role, path)
+                self._add_part(_text(block.text, role), path)
             case ToolUseBlock() if role == "assistant":
                 self._add_call(block, path)
             case ServerToolUseBlock() if role == "assistant":
@@ -125,11 +120,6 @@ class History:
             case _:
                 kind = str(block.__struct_config__.tag)
                 raise invalid(f"`{kind}` blocks are not allowed in messages with the role '{role}'.", param=path)
-
-    def _add_text(self, text: str, role: str, path: str) -> None:
-        if text and role == "system" and self._role == "user":
-            text = f"<system-reminder>\n{text}\n</system-reminder>"  # as Claude Code writes it for older models
-        self._add_part(_text(text, role), path)
 
     def _add_part(self, part: Part, path: str) -> None:
         if part.get("text") != "":

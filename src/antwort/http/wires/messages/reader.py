@@ -91,7 +91,8 @@ class ReadRequest(NamedTuple):
 def parse_create(body: bytes) -> ReadRequest:
     """Parse `POST /v1/messages`; an `ApiError` names the field that is not valid."""
     given = _decode(body, CreateMessageParams)
-    if given.messages and given.messages[-1].role == "assistant":
+    role = next((message.role for message in reversed(given.messages) if message.role != "system"), None)
+    if role == "assistant":
         message = "This server does not continue an assistant message: the conversation must end with a user message."
         raise invalid(message, param="messages")
     read = _read(given)

@@ -95,21 +95,23 @@ def test_messages_of_one_role_are_one():
     ]
 
 
-def test_messages_of_the_system_behind_the_first_ones_are_text_of_the_user():
+def test_messages_of_the_system_stay_where_they_are():
     messages = [
         {"role": "system", "content": "first"},
         {"role": "user", "content": "a"},
         {"role": "system", "content": [{"type": "text", "text": "b"}, {"type": "text", "text": ""}]},
         {"role": "user", "content": "c"},
         {"role": "assistant", "content": "d"},
-        {"role": "system", "content": "e"},
+        {"role": "user", "content": "e"},
     ]
 
     assert [(item["role"], [part["text"] for part in item["content"]]) for item in read_items(*messages)] == [
         ("developer", ["first"]),
-        ("user", ["a", "<system-reminder>\nb\n</system-reminder>", "c"]),
+        ("user", ["a"]),
+        ("developer", ["b"]),
+        ("user", ["c"]),
         ("assistant", ["d"]),
-        ("user", ["<system-reminder>\ne\n</system-reminder>"]),
+        ("user", ["e"]),
     ]
 
 
