@@ -47,9 +47,10 @@ _RETRY_PROMPT: Final = "That failed. Do it in another way: write the whole block
 _DEFAULT_SYSTEM: Final = "You are a helpful assistant."
 _TOOL_INSTRUCTIONS: Final = (
     "You can use these tools. To use one, write one block with its name and JSON arguments, and nothing else. "
-    "You then get its output. Never guess what a tool can tell. "
-    "If an argument is not known, get it with another tool first."
+    "You then get its output."
 )
+_CALL_ADVICE: Final = " Never guess what a tool can tell. If an argument is not known, get it with another tool first."
+"""Without a code tool; beside one, the model would call only the other tools."""
 _ANSWER_REQUEST: Final = "If this tells the answer, give it in plain words without a block."
 
 
@@ -282,7 +283,9 @@ def _system_prompt(instructions: str, tools: Sequence[FencedTool]) -> str:
     if code_tool(tools):
         parts.append(_CODE_INSTRUCTIONS)
     if others:
-        parts.append("\n\n".join([_TOOL_INSTRUCTIONS, *map(_describe_tool, others)]))
+        advice = "" if code_tool(tools) else _CALL_ADVICE
+        described = [_describe_tool(tool, all_arguments=not advice) for tool in others]
+        parts.append("\n\n".join([_TOOL_INSTRUCTIONS + advice, *described]))
     return "\n\n".join(parts)
 
 
@@ -318,9 +321,10 @@ def schema_hint(schema: object) -> str:
     return f"{hint} ({fields['description']})" if "description" in fields else hint
 
 
-def _describe_tool(tool: FencedTool) -> str:
+def _describe_tool(tool: FencedTool, *, all_arguments: bool) -> str:
     parameters = tool.spec.parameters or {}
-    arguments = msgspec.json.encode(_example_arguments(parameters)).decode()
+    shown = dict.fromkeys(properties_of(parameters), "…") if all_arguments else _example_arguments(parameters)
+    arguments = msgspec.json.encode(shown).decode()
     schema = msgspec.json.encode(parameters).decode()
     described = "\n".join(filter(None, (tool.spec.description or tool.word, tool.spec.grammar_note)))
     return f"{described}\n{tool.opening}{arguments}\n```\nSchema of its arguments: {schema}"
